@@ -1,0 +1,1 @@
+"""Bytes on disk to typed configuration and weights. Knows nothing of decoding."""

@@ -1,0 +1,150 @@
+"""A checkpoint's tensors as a source that models draw from: every draw is checked, and nothing may be left over.
+
+Knows names, shapes and packings; turns them into the holders of `ops`. Arrays stay on disk until evaluated, so
+a whole model is built and checked before the first weight is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+
+from mlx_dspark.checkpoint.config import Quantization
+from mlx_dspark.checkpoint.safetensors import TensorInfo, read_folder
+from mlx_dspark.errors import TensorError
+from mlx_dspark.ops.linear import (
+    DenseEmbedding,
+    DenseLinear,
+    Embedding,
+    Linear,
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedWeight,
+    quantize,
+)
+from mlx_dspark.ops.moe import DenseExperts, Experts, QuantizedExperts
+
+FLOATS = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
+
+
+class Weights:
+    """Tensors of one folder. Floating tensors come out in `dtype`; names drawn are remembered for `finish`."""
+
+    def __init__(self, folder: Path, quantization: Quantization | None, dtype: mx.Dtype | None = None):
+        self.folder = folder
+        self.tensors = read_folder(folder)
+        self.quantization = quantization
+        self.dtype = dtype or self.stored_dtype
+        self._files: dict[Path, dict[str, mx.array]] = {}
+        self._drawn: set[str] = set()
+        self.ignored: list[str] = []
+
+    @property
+    def stored_dtype(self) -> mx.Dtype:
+        """The dtype most of the checkpoint's floating tensors are stored in."""
+        counts: dict[str, int] = {}
+        for info in self.tensors.values():
+            if info.dtype in FLOATS:
+                counts[info.dtype] = counts.get(info.dtype, 0) + 1
+        return FLOATS[max(counts, key=lambda k: counts[k])] if counts else mx.float32
+
+    def has(self, name: str) -> bool:
+        return name in self.tensors
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: mx.Dtype | None = None) -> mx.array:
+        """A floating tensor of exactly this shape, in `dtype` (default: the checkpoint's activation dtype)."""
+        info = self._info(name)
+        if info.dtype not in FLOATS:
+            raise TensorError(f"{info.file}: tensor {name} is {info.dtype}, but a floating dtype is needed here")
+        if info.shape != shape:
+            raise TensorError(
+                f"{info.file}: tensor {name} has shape {list(info.shape)}, but config.json asks for {list(shape)}"
+            )
+        return self._raw(info).astype(dtype or self.dtype)
+
+    def linear(self, name: str, out_size: int, in_size: int, *, bias: bool = False) -> Linear:
+        """`name`.weight [out, in] with its bias, dense or quantised as stored."""
+        offset = self.array(f"{name}.bias", (out_size,)) if bias else None
+        if self._quantized(name):
+            return QuantizedLinear(self._packed(name, (out_size, in_size)), offset)
+        return DenseLinear(self.array(f"{name}.weight", (out_size, in_size)), offset)
+
+    def requantized(self, name: str, out_size: int, in_size: int, bits: int) -> Linear:
+        """`linear` without a bias, a dense weight quantised to `bits` on the way (0 keeps it as stored)."""
+        found = self.linear(name, out_size, in_size)
+        if bits and isinstance(found, DenseLinear) and in_size % 64 == 0:
+            return QuantizedLinear(quantize(found.weight, bits))
+        return found
+
+    def embedding(self, name: str, rows: int, width: int) -> tuple[Embedding, Linear]:
+        """The table `name`.weight [rows, width], and the same weight as an output projection (for tied heads)."""
+        if self._quantized(name):
+            packed = self._packed(name, (rows, width))
+            return QuantizedEmbedding(packed), QuantizedLinear(packed)
+        weight = self.array(f"{name}.weight", (rows, width))
+        return DenseEmbedding(weight), DenseLinear(weight)
+
+    def experts(self, stacked: str, single: Callable[[int], str], count: int, shape: tuple[int, int]) -> Experts:
+        """Expert matrices [count, out, in], stored stacked under one name or one by one under `single(e)`."""
+        if self.has(f"{stacked}.weight"):
+            if self._quantized(stacked):
+                return QuantizedExperts(self._packed(stacked, (count, *shape)))
+            return DenseExperts(self.array(f"{stacked}.weight", (count, *shape)))
+        if not self.has(f"{single(0)}.weight"):
+            raise TensorError(f"{self.folder} has neither {stacked}.weight nor {single(0)}.weight; it is incomplete")
+        return DenseExperts(mx.stack([self.array(f"{single(e)}.weight", shape) for e in range(count)]))
+
+    def ignore(self, prefix: str) -> None:
+        """Tensors under `prefix` may be present and are not used."""
+        names = [n for n in self.tensors if n.startswith(prefix)]
+        self._drawn.update(names)
+        self.ignored += names
+
+    def finish(self) -> None:
+        """Raise TensorError if the checkpoint holds a tensor that nothing drew."""
+        left = sorted(set(self.tensors) - self._drawn)
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            raise TensorError(
+                f"{self.tensors[left[0]].file} holds tensor {left[0]}{more}, which config.json has no place for; "
+                "the weights and the config do not belong together"
+            )
+
+    def _info(self, name: str) -> TensorInfo:
+        info = self.tensors.get(name)
+        if info is None:
+            raise TensorError(f"{self.folder} has no tensor {name}; the weights are incomplete or not of this config")
+        self._drawn.add(name)
+        return info
+
+    def _raw(self, info: TensorInfo) -> mx.array:
+        if info.file not in self._files:
+            loaded = mx.load(str(info.file))
+            assert isinstance(loaded, dict)
+            self._files[info.file] = loaded
+        return self._files[info.file][info.name]
+
+    def _quantized(self, name: str) -> bool:
+        return self.has(f"{name}.scales")
+
+    def _packed(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight:
+        """The three parts of a quantised matrix; bits and group follow from shapes and must agree with the config."""
+        weight, scales = self._info(f"{name}.weight"), self._info(f"{name}.scales")
+        said = self.quantization.of(name) if self.quantization else None
+        if said is None:
+            raise TensorError(f"{weight.file}: {name} is quantised, but config.json has no quantization entry for it")
+        lead, width = shape[:-1], shape[-1]
+        want = (*lead, width * said.bits // 32)
+        groups = (*lead, width // said.group_size)
+        if weight.dtype != "U32" or weight.shape != want or scales.shape != groups:
+            raise TensorError(
+                f"{weight.file}: {name} has weight {weight.dtype} {list(weight.shape)} and scales {list(scales.shape)}, "
+                f"but {said.bits} bits in groups of {said.group_size} need U32 {list(want)} and {list(groups)}"
+            )
+        if said.mode == "affine":
+            scale = self.array(f"{name}.scales", groups)
+            offset = self.array(f"{name}.biases", groups)
+            return QuantizedWeight(self._raw(weight), scale, offset, said.group_size, said.bits)
+        return QuantizedWeight(self._raw(weight), self._raw(scales), None, said.group_size, said.bits, said.mode)
