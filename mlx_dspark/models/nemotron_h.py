@@ -21,6 +21,8 @@ from mlx_dspark.ops.linear import Embedding, Linear
 from mlx_dspark.ops.norm import rms_norm
 from mlx_dspark.ops.rows import TOGETHER, RowPlan
 
+PREFILL_GRID = 512
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -61,6 +63,11 @@ class NemotronH:
     def vocab_size(self) -> int:
         return self.config.vocab_size
 
+    @property
+    def prefill_grid(self) -> int | None:
+        """Absolute positions prefill chunks must end on, or None where the chunk size cannot change a bit."""
+        return None if self.plan == TOGETHER else PREFILL_GRID
+
     @classmethod
     def load(cls, config: TargetConfig, weights: Weights) -> NemotronH:
         """Draw every tensor (names as in NVIDIA's and mlx-lm's files) and refuse what is left over."""
@@ -91,22 +98,23 @@ class NemotronH:
 
     def prefill(self, state: State, row: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Taps:
         one = State([state.rows[row]])
-        _, found, _ = self._forward(one, [mx.array(list(tokens), mx.int32)], taps)
+        _, found, _ = self._forward(one, [mx.array(list(tokens), mx.int32)], taps, TOGETHER)
         return found
 
     def verify(self, state: State, blocks: Sequence[mx.array], taps: Sequence[int] = ()) -> Verification:
-        hidden, found, trace = self._forward(state, blocks, taps)
-        logits = self.plan.linear(self._logits, hidden)
+        hidden, found, trace = self._forward(state, blocks, taps, self.plan)
+        logits = self.plan.linear(self.logits, hidden)
         return Verification(logits, found, trace)
 
     def rollback(self, state: State, trace: Trace, keep: Sequence[int]) -> None:
         roll_back(state, trace, keep)
 
-    def _logits(self, hidden: mx.array) -> mx.array:
+    def logits(self, hidden: mx.array) -> mx.array:
+        """norm_f and the output head: [T, H] -> [T, V]."""
         return self.head(rms_norm(hidden, self.norm, self.config.norm_eps))
 
     def _forward(
-        self, state: State, blocks: Sequence[mx.array], taps: Sequence[int]
+        self, state: State, blocks: Sequence[mx.array], taps: Sequence[int], plan: RowPlan
     ) -> tuple[mx.array, dict[int, mx.array], Trace]:
         """The residual stream after the last layer, the tapped outputs, and the Trace; the state has moved on."""
         widths = [int(block.shape[0]) for block in blocks]
@@ -116,7 +124,7 @@ class NemotronH:
         found: dict[int, mx.array] = {}
         for index, layer in enumerate(self.layers):
             caches = [row.layers[index] for row in state.rows]
-            y, kept = layer.mixer(rms_norm(x, layer.norm, self.config.norm_eps), segments, caches, self.plan)
+            y, kept = layer.mixer(rms_norm(x, layer.norm, self.config.norm_eps), segments, caches, plan)
             x = x + y
             trace.mamba.update({(index, row): t for row, t in enumerate(kept) if t is not None})
             if index in taps:

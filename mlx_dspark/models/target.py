@@ -29,6 +29,10 @@ class Target(Protocol):
     vocab_size: int
     head: Linear
 
+    @property
+    def prefill_grid(self) -> int | None:
+        """Absolute positions prefill chunks must end on, or None where the chunk size cannot change a bit."""
+
     def new_state(self, rows: int = 1) -> State:
         """An empty State of `rows` sequences."""
 

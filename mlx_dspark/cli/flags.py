@@ -1,0 +1,81 @@
+"""Options dataclasses -> typer parameters and back, so that a flag exists once: at its field."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from mlx_dspark.options import Option, flag_of
+
+
+def option_fields(owner: type) -> Iterator[tuple[dataclasses.Field[Any], Option, Any]]:
+    """(field, Option, type without None) of every field that has a flag."""
+    hints = get_type_hints(owner)
+    for field in dataclasses.fields(owner):
+        if "option" in field.metadata:
+            yield field, field.metadata["option"], _bare(hints[field.name])
+
+
+def parameters(*owners: type) -> list[inspect.Parameter]:
+    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check."""
+    return [_parameter(*found) for owner in owners for found in option_fields(owner)]
+
+
+def command(function: Callable[..., None], params: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """`function(values)` as a typer callback with these parameters."""
+
+    def call(**values: Any) -> None:
+        function(values)
+
+    call.__doc__ = function.__doc__
+    call.__signature__ = inspect.Signature(list(params))  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in params}
+    return call
+
+
+def collect(owner: type, values: Mapping[str, Any]) -> Any:
+    """The owner's dataclass from parsed values; lists become tuples. Raises OptionError outside the limits."""
+    chosen = {field.name: values[field.name] for field, _, _ in option_fields(owner) if field.name in values}
+    return owner(**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+
+
+def table(*owners: type) -> str:
+    """The flags of these dataclasses as a Markdown table (README and docs are made from it)."""
+    lines = ["| flag | default | meaning |", "|---|---|---|"]
+    for owner in owners:
+        for field, spec, kind in option_fields(owner):
+            default = "" if field.default in (None, ()) else f"`{_shown(field.default)}`"
+            lines.append(f"| `{_flags(field, kind)}` | {default} | {spec.help} |")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _flags(field: dataclasses.Field[Any], kind: Any) -> str:
+    flag = flag_of(field)
+    return f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+
+
+def _parameter(field: dataclasses.Field[Any], spec: Option, kind: Any) -> inspect.Parameter:
+    many = get_origin(kind) is tuple
+    default = list(field.default) if many else field.default
+    annotation = list[get_args(kind)[0]] if many else kind if default is not None else kind | None  # type: ignore[misc]
+    metavar = spec.metavar or ("|".join(spec.choices) if spec.choices else None)
+    info = typer.Option(_flags(field, kind), help=spec.help, metavar=metavar, show_default=default not in (None, []))
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
+    )
+
+
+def _bare(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        (kind,) = [h for h in get_args(hint) if h is not type(None)]
+        return kind
+    return hint

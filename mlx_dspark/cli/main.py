@@ -1,0 +1,77 @@
+"""`mlx-dspark`: the table of commands. Heavy imports happen inside the command that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from mlx_dspark.cli.flags import command, parameters
+from mlx_dspark.cli.generate import TerminalOptions
+from mlx_dspark.decode.params import SamplingParams
+from mlx_dspark.engine.settings import GenerateOptions, LoadOptions
+from mlx_dspark.errors import DsparkError
+from mlx_dspark.version import __version__
+
+app = typer.Typer(
+    name="mlx-dspark",
+    help="Answers of large hybrid language models, faster and not one token different: lossless speculative decoding "
+    "on MLX. Start with: mlx-dspark generate --prompt 'Hello'",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"mlx-dspark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _generate(values: dict[str, Any]) -> None:
+    """Answer one prompt in the terminal.
+
+    Without --model a small embedded pair answers offline (toy quality). The text is the same with drafting on or
+    off; the closing line says what drafting did.
+    """
+    from mlx_dspark.cli.generate import run
+
+    run(values)
+
+
+GENERATE = (TerminalOptions, LoadOptions, GenerateOptions, SamplingParams)
+app.command("generate")(command(_generate, parameters(*GENERATE)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a user's error is one line on stderr and exit code 2, Ctrl-C is 130."""
+    sys.exit(_guarded(lambda: app(arguments, standalone_mode=True)))
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    try:
+        run()
+    except DsparkError as error:
+        print(f"mlx-dspark: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nmlx-dspark: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+    return 0

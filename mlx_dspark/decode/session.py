@@ -1,0 +1,134 @@
+"""One sequence: its ids, its State row, its drafter's state, its sampler and its stop rules.
+
+The last id is the anchor: committed, not yet consumed. Knows no model family and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from mlx_dspark.decode.cap import CapPolicy
+from mlx_dspark.decode.sampling import Sampler
+from mlx_dspark.decode.text import Detokenizer, StopMatcher
+from mlx_dspark.errors import PromptError
+from mlx_dspark.models.drafter import Drafter
+from mlx_dspark.models.state import Row, State
+from mlx_dspark.models.target import Target
+
+PREFILL_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a round may keep: tokens up to the first stop, the text they add, and why the sequence ends, if it does."""
+
+    tokens: tuple[int, ...]
+    text: str
+    finish: str | None
+
+
+@dataclass
+class StopRules:
+    """Ends a sequence at an eos token, at a completed stop string or at a number of tokens, token by token."""
+
+    eos_ids: frozenset[int]
+    max_tokens: int
+    detokenizer: Detokenizer
+    matcher: StopMatcher
+    count: int = 0
+
+    def feed(self, tokens: Sequence[int]) -> Committed:
+        """The eos token counts as a token and adds no text; nothing after a stop is kept, counted or shown."""
+        text = ""
+        for index, token in enumerate(tokens):
+            self.count += 1
+            finish = None
+            if token in self.eos_ids:
+                finish = "stop"
+            else:
+                safe, stopped = self.matcher.push(self.detokenizer.push(token))
+                text += safe
+                if stopped:
+                    return Committed(tuple(tokens[: index + 1]), text, "stop")
+            if finish is None and self.count >= self.max_tokens:
+                finish = "length"
+            if finish:
+                return Committed(tuple(tokens[: index + 1]), text + self.matcher.flush(), finish)
+        return Committed(tuple(tokens), text, None)
+
+    @property
+    def left(self) -> int:
+        return self.max_tokens - self.count
+
+
+@dataclass(eq=False)
+class Session:
+    """A sequence being decoded. `state` has one row, which a round may share into a batch."""
+
+    target: Target
+    drafter: Drafter
+    sampler: Sampler
+    stops: StopRules
+    cap: CapPolicy
+    ids: list[int]
+    state: State = field(init=False)
+    draft_state: object = field(init=False)
+    finish: str | None = None
+    fresh: int = 0  # tokens the last commit added
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise PromptError("the prompt has no token; give at least one word")
+        self.state = self.target.new_state()
+        self.draft_state = self.drafter.new_state()
+
+    @property
+    def row(self) -> Row:
+        return self.state.rows[0]
+
+    @property
+    def anchor(self) -> int:
+        return self.ids[-1]
+
+    @property
+    def position(self) -> int:
+        """The anchor's absolute position, which is also how many tokens the State has consumed."""
+        return len(self.ids) - 1
+
+    def drafts_wanted(self) -> int:
+        """Drafts for the next round: what the cap says, never more than could still be emitted beside the bonus."""
+        room = self.stops.left - 1
+        return max(0, min(self.cap.cap(room), self.drafter.max_draft, room))
+
+    def prefill(self, chunk: int = PREFILL_CHUNK, progress: Callable[[int, int], None] | None = None) -> None:
+        """Consume all but the last prompt token, in chunks that end on multiples of `chunk` (the target's grid first)."""
+        grid, total = self.target.prefill_grid or chunk, self.position
+        while self.row.length < total and not self.finish:
+            begin = self.row.length
+            end = min(total, (begin // grid + 1) * grid)
+            wanted = end > total - self.drafter.context
+            taps = self.target.prefill(self.state, 0, self.ids[begin:end], self.drafter.taps if wanted else ())
+            self.drafter.observe(self.draft_state, self.ids[begin:end], begin, taps)
+            mx.eval(self.state.arrays())
+            if progress:
+                progress(end, total)
+
+    def commit(self, tokens: Sequence[int]) -> Committed:
+        """Append what the stop rules allow of a round's tokens and return it."""
+        kept = self.stops.feed(tokens)
+        self.ids += kept.tokens
+        self.sampler.commit(kept.tokens)
+        self.finish, self.fresh = kept.finish or self.finish, len(kept.tokens)
+        return kept
+
+    def observe(self, taps: Mapping[int, mx.array]) -> None:
+        """Tell the drafter which tokens the target has consumed since: the old anchor and all but the newest id."""
+        begin = self.position - self.fresh
+        self.drafter.observe(self.draft_state, self.ids[begin : self.position], begin, taps)
+
+    def cancel(self) -> None:
+        """End the sequence before its next round or prefill chunk."""
+        self.finish = self.finish or "cancelled"

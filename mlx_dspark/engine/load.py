@@ -1,0 +1,127 @@
+"""Two names -> a Pair: resolve, read both configurations, match them, build, check every tensor, probe the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_dspark.checkpoint.config import DrafterConfig, TargetConfig
+from mlx_dspark.checkpoint.drafter_config import read_drafter_config
+from mlx_dspark.checkpoint.resolve import drafter_for, resolve
+from mlx_dspark.checkpoint.target_config import read_target_config
+from mlx_dspark.checkpoint.tokenizer import Tokenizer
+from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.engine.pair import Pair
+from mlx_dspark.engine.settings import LoadOptions
+from mlx_dspark.errors import OptionError, PairMismatch, TokenizerError
+from mlx_dspark.models.drafter import Drafter, FirstOf, NoDrafter
+from mlx_dspark.models.dspark import DSpark
+from mlx_dspark.models.lookup import Lookup
+from mlx_dspark.models.materialize import materialize
+from mlx_dspark.models.nemotron_h import NemotronH
+from mlx_dspark.models.probe import probe_widths
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+Say = Callable[[str], None]
+
+
+def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda line: None, **settings: Any) -> Pair:
+    """Load a target and the drafter that goes with it (see LoadOptions for the settings).
+
+    Everything that can be wrong with either checkpoint is found before the first weight is read.
+    """
+    options = LoadOptions(model=model, drafter=drafter, **settings)
+    drafter_name = _drafter_name(options)
+    folder = resolve(options.model, what="model")
+    config = read_target_config(folder)
+    drafter_folder = resolve(drafter_name, what="drafter") if drafter_name else None
+    drafter_config = read_drafter_config(drafter_folder) if drafter_folder else None
+    if drafter_config:
+        check_pair(config, drafter_config)
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise TokenizerError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but vocab_size is {config.vocab_size}; "
+            "the tokenizer is not this model's"
+        )
+    target = _target(folder, config, options)
+    chosen = _drafter(options, drafter_folder, drafter_config, target)
+    say("reading weights")
+    nbytes = materialize([target, chosen])
+    say("probing the device")
+    widths = probe_widths(target)
+    target.plan = widths.plan
+    names = {"model": options.model, "drafter": drafter_name, "device": device_name()}
+    eos = config.eos_ids | tokenizer.eos_ids
+    return Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes)
+
+
+def check_pair(target: TargetConfig, drafter: DrafterConfig) -> None:
+    """Raise PairMismatch unless the drafter reads this target's hidden states and speaks its vocabulary."""
+    pairs = (
+        ("hidden_size", drafter.hidden_size, target.hidden_size),
+        ("vocab_size", drafter.vocab_size, target.vocab_size),
+    )
+    for key, mine, theirs in pairs:
+        if mine != theirs:
+            raise PairMismatch(
+                f"the drafter's {key} is {mine}, but the target's is {theirs}; it was made for another target"
+            )
+    if drafter.taps[-1] >= target.layers:
+        raise PairMismatch(
+            f"the drafter's target_layer_ids end at layer {drafter.taps[-1]}, but the target has layers "
+            f"0-{target.layers - 1}; it was made for another target"
+        )
+
+
+def device_name() -> str:
+    """The device in words, `gpu (Apple M4 Pro)` or `cpu`."""
+    device = mx.default_device()
+    if device.type == mx.DeviceType.gpu:
+        return f"gpu ({mx.device_info().get('device_name', 'unknown')})"
+    return "cpu"
+
+
+def on_cpu() -> bool:
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
+def _drafter_name(options: LoadOptions) -> str | None:
+    if options.mode in ("baseline", "lookup"):
+        return None
+    name = options.drafter or drafter_for(options.model)
+    if name is None and options.mode == "dspark":
+        raise OptionError(f"--mode dspark needs a drafter, and none is known for {options.model}; give one as --drafter")
+    return name
+
+
+def _dtype(options: LoadOptions) -> mx.Dtype | None:
+    """None is the checkpoint's own. MLX's CPU sums bf16 quantised products in bf16 and lacks bf16 experts."""
+    if options.dtype != "auto":
+        return DTYPES[options.dtype]
+    return mx.float32 if on_cpu() else None
+
+
+def _target(folder: Path, config: TargetConfig, options: LoadOptions) -> NemotronH:
+    weights = Weights(folder, config.quantization, _dtype(options))
+    if on_cpu() and weights.dtype != mx.float32 and config.experts and config.quantization is None:
+        raise OptionError(f"--dtype is {options.dtype}, but MLX's CPU runs unquantised experts in float32 only; use that")
+    return NemotronH.load(config, weights)
+
+
+def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | None, target: NemotronH) -> Drafter:
+    parts: list[Drafter] = []
+    if options.lookup_drafts or options.mode == "lookup":
+        parts.append(Lookup())
+    if folder and config:
+        bits = options.drafter_bits if options.drafter_bits is not None else 0 if on_cpu() else 4
+        weights = Weights(folder, config.quantization, target.dtype)
+        parts.append(DSpark.load(config, weights, target.head, bits))
+    if len(parts) > 1:
+        return FirstOf(parts)
+    return parts[0] if parts else NoDrafter()
+
+
