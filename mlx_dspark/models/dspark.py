@@ -1,0 +1,260 @@
+"""NVIDIA's DSpark head: a sliding-window block drafter over the target's tapped states, with a Markov fix-up.
+
+Slot 0 of a block is the anchor, the others are masks; mask slot j predicts the token at its own position, and its
+logits get a low-rank bias from the draft before it. Knows hidden states and ids; knows no target family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from mlx_dspark.checkpoint.config import DrafterConfig
+from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
+from mlx_dspark.ops.attention import attend_window
+from mlx_dspark.ops.linear import Embedding, Linear
+from mlx_dspark.ops.norm import rms_norm, silu
+
+SLACK = 256
+
+
+@dataclass(eq=False)
+class ContextCache:
+    """Roped keys and values [1, Hkv, capacity, D] of one layer's context rows; [begin, end) are in the window."""
+
+    keys: mx.array
+    values: mx.array
+    begin: int = 0
+    end: int = 0
+
+    def append(self, keys: mx.array, values: mx.array, limit: int) -> None:
+        """Add rows and keep the newest `limit`; moves the kept rows to the front when the buffer is full."""
+        count = keys.shape[2]
+        if count >= limit:
+            keys, values = keys[:, :, count - limit :], values[:, :, count - limit :]
+            self.begin = self.end = 0
+            count = limit
+        if self.end + count > self.keys.shape[2]:
+            self._compact(count, limit)
+        self.keys[:, :, self.end : self.end + count] = keys
+        self.values[:, :, self.end : self.end + count] = values
+        self.end += count
+        self.begin = max(self.begin, self.end - limit)
+
+    def _compact(self, count: int, limit: int) -> None:
+        kept = self.end - self.begin
+        capacity = min(limit, kept + count) + SLACK
+        blank = mx.zeros((*self.keys.shape[:2], capacity - kept, self.keys.shape[3]), self.keys.dtype)
+        self.keys = mx.concatenate([self.keys[:, :, self.begin : self.end], blank], axis=2)
+        self.values = mx.concatenate([self.values[:, :, self.begin : self.end], blank], axis=2)
+        self.begin, self.end = 0, kept
+
+    def with_block(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        span = slice(self.begin, self.end)
+        return (
+            mx.concatenate([self.keys[:, :, span], keys], axis=2),
+            mx.concatenate([self.values[:, :, span], values], axis=2),
+        )
+
+
+@dataclass(eq=False)
+class DSparkState:
+    """Context of one sequence: a cache a layer; `position` is that of the next context row."""
+
+    layers: list[ContextCache]
+    position: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.layers[0].end - self.layers[0].begin
+
+    @property
+    def nbytes(self) -> int:
+        return sum(c.keys.nbytes + c.values.nbytes for c in self.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class DraftLayer:
+    """One Qwen3 decoder layer with q/k norms, rope and attention sinks."""
+
+    config: DrafterConfig
+    input_norm: mx.array
+    post_norm: mx.array
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    o_proj: Linear
+    q_norm: mx.array
+    k_norm: mx.array
+    sinks: mx.array
+    gate: Linear
+    up: Linear
+    down: Linear
+
+    def keys_values(self, rows: mx.array, position: int) -> tuple[mx.array, mx.array]:
+        """Normed and roped keys, plain values [1, Hkv, T, D] of rows at positions from `position`."""
+        c = self.config
+        k = rms_norm(self.k_proj(rows).reshape(-1, c.kv_heads, c.head_dim), self.k_norm, c.norm_eps)
+        v = self.v_proj(rows).reshape(-1, c.kv_heads, c.head_dim)
+        return self._rope(k, position), v.transpose(1, 0, 2)[None]
+
+    def __call__(self, x: mx.array, spans: Sequence[Span], layer: int) -> mx.array:
+        c = self.config
+        h = rms_norm(x, self.input_norm, c.norm_eps)
+        q = rms_norm(self.q_proj(h).reshape(-1, c.heads, c.head_dim), self.q_norm, c.norm_eps)
+        parts = []
+        for span in spans:
+            keys, values = self.keys_values(h[span.rows], span.position)
+            keys, values = span.state.layers[layer].with_block(keys, values)
+            turned = self._rope(q[span.rows], span.position)[0].transpose(1, 0, 2)
+            parts.append(attend_window(turned, keys, values, c.head_dim**-0.5, span.mask, self.sinks))
+        attended = parts[0] if len(parts) == 1 else mx.concatenate(parts)
+        x = x + self.o_proj(attended.reshape(x.shape[0], -1))
+        h = rms_norm(x, self.post_norm, c.norm_eps)
+        return x + self.down(silu(self.gate(h)) * self.up(h))
+
+    def _rope(self, heads: mx.array, position: int) -> mx.array:
+        c = self.config
+        return mx.fast.rope(
+            heads.transpose(1, 0, 2)[None], c.head_dim, traditional=False, base=c.rope_theta, scale=1.0, offset=position
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """One request's slots in the packed block: rows, absolute position of slot 0, mask over context and slots."""
+
+    state: DSparkState
+    rows: slice
+    position: int
+    mask: mx.array
+
+
+@dataclass(frozen=True, eq=False)
+class DSpark:
+    """A loaded head; `head` is the target's own output projection."""
+
+    config: DrafterConfig
+    dtype: mx.Dtype
+    embed: Embedding
+    fc: Linear
+    hidden_norm: mx.array
+    norm: mx.array
+    layers: list[DraftLayer]
+    markov_in: Embedding
+    markov_out: Linear
+    head: Linear
+    name: str = field(default="dspark")
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.config.taps
+
+    @property
+    def max_draft(self) -> int:
+        return self.config.max_draft
+
+    @property
+    def context(self) -> int:
+        return self.config.window - 1
+
+    @classmethod
+    def load(cls, config: DrafterConfig, weights: Weights, head: Linear, bits: int = 0) -> DSpark:
+        """Draw every tensor (NVIDIA's names), matrices held in `bits` (0: as stored); refuse what is left over."""
+        c, size = config, config.hidden_size
+        embed, _ = weights.embedding("embed_tokens", c.vocab_size, size)
+        markov_in, _ = weights.embedding("markov_head.markov_w1", c.vocab_size, c.markov_rank)
+        fc = weights.requantized("fc", size, size * len(c.taps), bits)
+        layers = [_load_layer(c, weights, f"layers.{i}.", bits) for i in range(c.layers)]
+        markov_out = weights.requantized("markov_head.markov_w2", c.vocab_size, c.markov_rank, bits)
+        hidden_norm, norm = weights.array("hidden_norm.weight", (size,)), weights.array("norm.weight", (size,))
+        if c.confidence_head:
+            weights.ignore("confidence_head.")
+        weights.finish()
+        return cls(c, weights.dtype, embed, fc, hidden_norm, norm, layers, markov_in, markov_out, head)
+
+    def new_state(self) -> DSparkState:
+        c = self.config
+        blank = mx.zeros((1, c.kv_heads, 0, c.head_dim), self.dtype)
+        return DSparkState([ContextCache(blank, blank) for _ in range(c.layers)])
+
+    def observe(self, state: DSparkState, tokens: Sequence[int], position: int, taps: Mapping[int, mx.array]) -> None:
+        """Turn tapped rows into context keys and values; rows that do not follow the last ones start afresh."""
+        if not taps or not tokens:
+            return
+        if position != state.position:
+            state.layers = self.new_state().layers
+        fused = mx.concatenate([taps[layer] for layer in self.config.taps], axis=-1)
+        rows = rms_norm(self.fc(fused), self.hidden_norm, self.config.norm_eps)
+        for layer, cache in zip(self.layers, state.layers, strict=True):
+            cache.append(*layer.keys_values(rows, position), self.config.window - 1)
+        state.position = position + len(tokens)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
+        asked = [r for r in requests if r.count > 0]
+        if not asked:
+            return [block_of((), self.name) for _ in requests]
+        logits = self._base_logits(asked)
+        blocks: dict[int, DraftBlock] = {}
+        for request, rows in zip(asked, logits, strict=True):
+            blocks[id(request)] = DraftBlock(self._walk(request, rows), self.name)
+        return [blocks.get(id(r)) or block_of((), self.name) for r in requests]
+
+    def _base_logits(self, requests: Sequence[DraftRequest]) -> list[mx.array]:
+        """The head's logits [count, V] before the Markov bias, one a request; linear parts run packed."""
+        spans, ids, begin = [], [], 0
+        for r in requests:
+            width = min(r.count, self.max_draft) + 1
+            spans.append(Span(r.state, slice(begin, begin + width), r.position, self._mask(r, width)))
+            ids += [r.anchor] + [self.config.mask_token] * (width - 1)
+            begin += width
+        x = self.embed(mx.array(ids, mx.int32)).astype(self.dtype)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, spans, index)
+        x = rms_norm(x, self.norm, self.config.norm_eps)
+        drafts = [x[s.rows.start + 1 : s.rows.stop] for s in spans]
+        logits = self.head(drafts[0] if len(drafts) == 1 else mx.concatenate(drafts)).astype(mx.float32)
+        ends = [s.rows.stop - i - 1 for i, s in enumerate(spans)]
+        return mx.split(logits, ends[:-1]) if len(ends) > 1 else [logits]
+
+    def _mask(self, request: DraftRequest, width: int) -> mx.array:
+        """Key at position k is seen from q iff q - window < k <= q."""
+        state: DSparkState = request.state
+        assert not state.rows or state.position == request.position
+        keys = mx.arange(request.position - state.rows, request.position + width)[None, :]
+        queries = mx.arange(request.position, request.position + width)[:, None]
+        return (keys <= queries) & (keys > queries - self.config.window)
+
+    def _walk(self, request: DraftRequest, logits: mx.array) -> mx.array:
+        """Left to right: each draft is picked from its logits plus the bias of the token before it."""
+        drafts: list[mx.array] = []
+        previous = mx.array([request.anchor], mx.int32)
+        for i in range(logits.shape[0]):
+            row = logits[i : i + 1] + self.markov_out(self.markov_in(previous).astype(self.dtype)).astype(mx.float32)
+            pending = mx.concatenate(drafts) if drafts else None
+            previous = request.pick(row, request.position + 1 + i, pending).astype(mx.int32)
+            drafts.append(previous)
+        return mx.concatenate(drafts)
+
+
+def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:
+    q, kv, size = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.hidden_size
+    attn, mlp = f"{at}self_attn.", f"{at}mlp."
+    return DraftLayer(
+        c,
+        input_norm=weights.array(f"{at}input_layernorm.weight", (size,)),
+        post_norm=weights.array(f"{at}post_attention_layernorm.weight", (size,)),
+        q_proj=weights.requantized(f"{attn}q_proj", q, size, bits),
+        k_proj=weights.requantized(f"{attn}k_proj", kv, size, bits),
+        v_proj=weights.requantized(f"{attn}v_proj", kv, size, bits),
+        o_proj=weights.requantized(f"{attn}o_proj", size, q, bits),
+        q_norm=weights.array(f"{attn}q_norm.weight", (c.head_dim,)),
+        k_norm=weights.array(f"{attn}k_norm.weight", (c.head_dim,)),
+        sinks=weights.array(f"{attn}attention_sink_bias", (c.heads,)),
+        gate=weights.requantized(f"{mlp}gate_proj", c.intermediate_size, size, bits),
+        up=weights.requantized(f"{mlp}up_proj", c.intermediate_size, size, bits),
+        down=weights.requantized(f"{mlp}down_proj", size, c.intermediate_size, bits),
+    )
