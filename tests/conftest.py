@@ -1,0 +1,48 @@
+"""Shared checkpoints, made once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import build
+import mlx.core as mx
+import pytest
+
+from mlx_dspark import Pair, load
+
+FORMATS = {
+    "fp32": {"pattern": "M*EM-E*"},
+    "bf16": {"pattern": "M*M-*M", "dtype": mx.bfloat16, "n_routed_experts": 0, "num_experts_per_tok": 0},
+    "4-bit": {"pattern": "M*EM-E*", "dtype": mx.bfloat16, "bits": 4},
+}
+
+
+@pytest.fixture(scope="session")
+def pair_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
+    """Tiny random pairs by format, loaded once."""
+    loaded: dict[str, Pair] = {}
+
+    def get(name: str) -> Pair:
+        if name not in loaded:
+            root = tmp_path_factory.mktemp(name)
+            target = build.write_target(root / "target", **FORMATS[name])
+            drafter = build.write_drafter(root / "drafter")
+            loaded[name] = load(str(target), str(drafter), dtype="bfloat16" if name == "bf16" else "auto")
+        return loaded[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def demo() -> Pair:
+    """The embedded pair."""
+    return load()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A folder with a fresh tiny `target` and `drafter` to damage."""
+    build.write_target(tmp_path / "target")
+    build.write_drafter(tmp_path / "drafter")
+    return tmp_path
