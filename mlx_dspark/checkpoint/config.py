@@ -63,7 +63,6 @@ class TargetConfig:
     norm_eps: float
     attention_bias: bool
     projection_bias: bool
-    mamba_bias: bool
     conv_bias: bool
     mlp_bias: bool
     dt_limit: tuple[float, float]

@@ -119,7 +119,6 @@ def _details(keys: Keys) -> dict[str, Any]:
         "norm_eps": keys.number("layer_norm_epsilon", keys.number("norm_eps", 1e-5)),
         "attention_bias": keys.switch("attention_bias", False),
         "projection_bias": keys.switch("mamba_proj_bias", False),
-        "mamba_bias": keys.switch("use_bias", False),
         "conv_bias": keys.switch("use_conv_bias", True),
         "mlp_bias": keys.switch("mlp_bias", False),
         "dt_limit": _dt_limit(keys),

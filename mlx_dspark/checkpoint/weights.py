@@ -65,8 +65,8 @@ class Weights:
         return self._raw(info).astype(dtype or self.dtype)
 
     def linear(self, name: str, out_size: int, in_size: int, *, bias: bool = False) -> Linear:
-        """`name`.weight [out, in] with its bias, dense or quantised as stored."""
-        offset = self.array(f"{name}.bias", (out_size,)) if bias else None
+        """`name`.weight [out, in], dense or quantised as stored, with its bias if it has one (`bias`: it must)."""
+        offset = self.array(f"{name}.bias", (out_size,)) if bias or self.has(f"{name}.bias") else None
         if self._quantized(name):
             return QuantizedLinear(self._packed(name, (out_size, in_size)), offset)
         return DenseLinear(self.array(f"{name}.weight", (out_size, in_size)), offset)
