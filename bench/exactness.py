@@ -28,7 +28,14 @@ SAMPLINGS = {"greedy": SamplingParams(temperature=0), "t1": SamplingParams(tempe
 
 
 def decode(
-    pair: Pair, drafter: Drafter, draft_state: object, start: Snapshot, ids: list[int], max_tokens: int, cap: int, how: str
+    pair: Pair,
+    drafter: Drafter,
+    draft_state: object,
+    start: Snapshot,
+    ids: list[int],
+    max_tokens: int,
+    cap: int,
+    how: str,
 ) -> tuple[list[int], int]:
     """Tokens and rounds of one run that begins at the snapshot."""
     options = GenerateOptions(max_tokens=max_tokens, max_draft=cap)
@@ -50,7 +57,9 @@ def observed(drafter: Drafter, ids: list[int], taps: dict) -> object:
     return state
 
 
-def check_prompt(pair: Pair, drafters: dict[str, Drafter], ids: list[int], args: argparse.Namespace, totals: dict) -> None:
+def check_prompt(
+    pair: Pair, drafters: dict[str, Drafter], ids: list[int], args: argparse.Namespace, totals: dict
+) -> None:
     state = pair.target.new_state()
     layers = sorted({t for d in drafters.values() for t in d.taps})
     taps = pair.target.prefill(state, 0, ids[:-1], layers) if len(ids) > 1 else {}
@@ -62,7 +71,9 @@ def check_prompt(pair: Pair, drafters: dict[str, Drafter], ids: list[int], args:
                 seen = observed(drafter, ids[:-1], {k: v for k, v in taps.items() if k in drafter.taps})
                 got, rounds = decode(pair, drafter, seen, start, ids, args.max_tokens, cap, how)
                 differing = sum(a != b for a, b in zip(plain, got, strict=False)) + abs(len(plain) - len(got))
-                entry = totals.setdefault(f"{name} cap {cap} {how}", {"prompts": 0, "tokens": 0, "rounds": 0, "differing": 0})
+                entry = totals.setdefault(
+                    f"{name} cap {cap} {how}", {"prompts": 0, "tokens": 0, "rounds": 0, "differing": 0}
+                )
                 for key, value in (("prompts", 1), ("tokens", len(got)), ("rounds", rounds), ("differing", differing)):
                     entry[key] += value
 
@@ -87,12 +98,26 @@ def main() -> int:
         options = GenerateOptions(thinking=prompt.get("enable_thinking"))
         check_prompt(pair, drafters, pair.prompt_ids(prompt["messages"], options), args, totals)
         bad = sum(t["differing"] for t in totals.values())
-        print(f"{number}/{len(prompts)} prompts, {bad} differing tokens, {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{number}/{len(prompts)} prompts, {bad} differing tokens, {time.time() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
     for name, total in totals.items():
         print(f"{name:24s} {total['prompts']:4d} prompts {total['tokens']:7d} tokens {total['differing']:5d} differing "
               f"accept length {total['tokens'] / total['rounds']:.3f}")  # fmt: skip
     differing = sum(t["differing"] for t in totals.values())
-    print(json.dumps({"exact": differing == 0, "differing": differing, "model": args.model, "probe": pair.widths.exact, "runs": totals}))
+    print(
+        json.dumps(
+            {
+                "exact": differing == 0,
+                "differing": differing,
+                "model": args.model,
+                "probe": pair.widths.exact,
+                "runs": totals,
+            }
+        )
+    )
     return 0 if differing == 0 else 1
 
 

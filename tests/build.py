@@ -1,4 +1,4 @@
-"""Tiny random checkpoints in the real on-disk forms, whose output depends on every weight and on the recurrent state."""
+"""Tiny random checkpoints in the real on-disk forms; their output depends on every weight and the recurrent state."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def target_arrays(pattern: str, seed: int = 0) -> dict[str, np.ndarray]:
             w[m + "gate.weight"], w[m + "gate.e_score_correction_bias"] = lin(8, HIDDEN, 2), r.normal(0, 0.2, 8)
             w[m + "switch_mlp.fc1.weight"] = np.stack([lin(64, HIDDEN) for _ in range(8)])
             w[m + "switch_mlp.fc2.weight"] = np.stack([lin(HIDDEN, 64, 0.5) for _ in range(8)])
-            w[m + "shared_experts.up_proj.weight"], w[m + "shared_experts.down_proj.weight"] = lin(64, HIDDEN), lin(HIDDEN, 64, 0.5)
+            w[m + "shared_experts.up_proj.weight"], w[m + "shared_experts.down_proj.weight"] = (
+                lin(64, HIDDEN),
+                lin(HIDDEN, 64, 0.5),
+            )
         else:
             w[m + "up_proj.weight"], w[m + "down_proj.weight"] = lin(96, HIDDEN), lin(HIDDEN, 96, 0.5)
     return {k: v.astype(np.float32) for k, v in w.items()}
@@ -120,7 +123,13 @@ def write_target(
     out: dict[str, mx.array] = {}
     for name, value in target_arrays(pattern, seed).items():
         array = mx.array(value).astype(mx.float32 if name.endswith(keep) else dtype)
-        if bits and value.ndim >= 2 and "gate.weight" not in name and "conv1d" not in name and value.shape[-1] % 64 == 0:
+        if (
+            bits
+            and value.ndim >= 2
+            and "gate.weight" not in name
+            and "conv1d" not in name
+            and value.shape[-1] % 64 == 0
+        ):
             stem = name.removesuffix(".weight")
             out[name], out[f"{stem}.scales"], out[f"{stem}.biases"] = mx.quantize(array, group_size=64, bits=bits)
         else:
@@ -128,7 +137,9 @@ def write_target(
     mx.save_safetensors(str(folder / "model.safetensors"), out)
     values = {**TARGET, "hybrid_override_pattern": pattern, **config}
     if bits:
-        odd = {n.removesuffix(".weight"): False for n in out if n.endswith("down_proj.weight") and out[n].dtype == dtype}
+        odd = {
+            n.removesuffix(".weight"): False for n in out if n.endswith("down_proj.weight") and out[n].dtype == dtype
+        }
         values["quantization"] = {"group_size": 64, "bits": bits, **odd}
     (folder / "config.json").write_text(json.dumps(values))
     write_tokenizer(folder)

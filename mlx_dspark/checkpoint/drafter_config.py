@@ -24,7 +24,9 @@ def read_drafter_config(folder: Path) -> DrafterConfig:
     values = read_json(path)
     names = values.get("architectures")
     if values.get("model_type") == "nemotron_h":
-        raise ConfigError(f"{folder} is a target, not a drafter; pass it as --model and its DSpark drafter as --drafter")
+        raise ConfigError(
+            f"{folder} is a target, not a drafter; pass it as --model and its DSpark drafter as --drafter"
+        )
     if names != [DRAFTER_ARCHITECTURE]:
         raise ConfigError(f"{path}: architectures is {names!r}; this version reads drafters of {DRAFTER_ARCHITECTURE}")
     keys = Keys(path, values)
@@ -102,7 +104,9 @@ def _taps(keys: Keys, flash: Keys) -> tuple[int, ...]:
     if min(raw) < 0 or sorted(set(raw)) != raw:
         raise keys.bad("target_layer_ids", f"is {raw!r}, but layer numbers must ascend from 0 without repeats")
     if shifted is not None and list(shifted) != [i + 1 for i in raw]:
-        raise keys.bad("eagle_aux_hidden_state_layer_ids", f"is {shifted!r}, but target_layer_ids {raw!r} need one more each")
+        raise keys.bad(
+            "eagle_aux_hidden_state_layer_ids", f"is {shifted!r}, but target_layer_ids {raw!r} need one more each"
+        )
     declared = keys.get("num_aux_layers")
     if declared is not None and declared != len(raw):
         raise keys.bad("num_aux_layers", f"is {declared}, but target_layer_ids has {len(raw)} entries")

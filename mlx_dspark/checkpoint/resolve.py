@@ -89,7 +89,7 @@ def _cached(name: str) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=True))
+        folder = Path(snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
     return folder if is_complete(folder) else None
@@ -119,7 +119,9 @@ def _download(name: str, what: str) -> Path:
     except RepositoryNotFoundError:
         raise ModelNotFound(f"--{what} {name} is neither a folder here nor a hub repository you can read") from None
     except LocalEntryNotFoundError:
-        raise ModelNotFound(f"--{what} {name} is not on this machine and the hub cannot be reached; go online") from None
+        raise ModelNotFound(
+            f"--{what} {name} is not on this machine and the hub cannot be reached; go online"
+        ) from None
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelNotFound(f"--{what} {name} could not be downloaded ({reason}); run again to resume") from None

@@ -177,6 +177,8 @@ def _check_layout(path: Path, tensors: list[TensorInfo], data: int, size: int) -
         at = info.end
     if at > size:
         last = max(tensors, key=lambda t: t.end).name
-        raise TensorError(f"{path} is truncated by {at - size} bytes (tensor {last} ends past the file); fetch it again")
+        raise TensorError(
+            f"{path} is truncated by {at - size} bytes (tensor {last} ends past the file); fetch it again"
+        )
     if at < size:
         raise TensorError(f"{path} has {size - at} bytes after its last tensor; the file is damaged")

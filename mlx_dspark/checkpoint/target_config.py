@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mlx_dspark.checkpoint.config import BLOCK_KINDS, Keys, TargetConfig, is_drafter, read_json, read_quantization, token_ids
+from mlx_dspark.checkpoint.config import (
+    BLOCK_KINDS,
+    Keys,
+    TargetConfig,
+    is_drafter,
+    read_json,
+    read_quantization,
+    token_ids,
+)
 from mlx_dspark.errors import ConfigError
 
 TARGET_FAMILIES = ("nemotron_h",)
@@ -17,12 +25,12 @@ def read_target_config(folder: Path) -> TargetConfig:
     path = folder / "config.json"
     values = read_json(path)
     if is_drafter(values):
-        raise ConfigError(f"{folder} is a drafter, not a target; pass it as --drafter and a nemotron_h target as --model")
+        raise ConfigError(
+            f"{folder} is a drafter, not a target; pass it as --drafter and a nemotron_h target as --model"
+        )
     family = values.get("model_type")
     if family not in TARGET_FAMILIES:
-        raise ConfigError(
-            f"{path}: model_type is {family!r}; this version runs {', '.join(TARGET_FAMILIES)} targets"
-        )
+        raise ConfigError(f"{path}: model_type is {family!r}; this version runs {', '.join(TARGET_FAMILIES)} targets")
     keys = Keys(path, values)
     eos, sampling = _generation_defaults(folder)
     return TargetConfig(
@@ -131,7 +139,7 @@ def _dt_limit(keys: Keys) -> tuple[float, float]:
     raw = keys.get("time_step_limit", [0.0, float("inf")])
     if not isinstance(raw, (list, tuple)) or len(raw) != 2:
         raise keys.bad("time_step_limit", f"is {raw!r}, but it must be a pair of numbers")
-    pair = [v.get("__float__") if isinstance(v, dict) else v for v in raw]
+    pair: list[Any] = [v.get("__float__") if isinstance(v, dict) else v for v in raw]
     try:
         low, high = (float(v) for v in pair)
     except (TypeError, ValueError):

@@ -140,7 +140,7 @@ class Weights:
         groups = (*lead, width // said.group_size)
         if weight.dtype != "U32" or weight.shape != want or scales.shape != groups:
             raise TensorError(
-                f"{weight.file}: {name} has weight {weight.dtype} {list(weight.shape)} and scales {list(scales.shape)}, "
+                f"{weight.file}: {name} has weight {weight.dtype} {list(weight.shape)}, scales {list(scales.shape)}, "
                 f"but {said.bits} bits in groups of {said.group_size} need U32 {list(want)} and {list(groups)}"
             )
         if said.mode == "affine":

@@ -65,7 +65,7 @@ def _flags(field: dataclasses.Field[Any], kind: Any) -> str:
 
 def _parameter(field: dataclasses.Field[Any], spec: Option, kind: Any) -> inspect.Parameter:
     many = get_origin(kind) is tuple
-    default = list(field.default) if many else field.default
+    default: Any = list(field.default) if many else field.default  # type: ignore[arg-type]
     annotation = list[get_args(kind)[0]] if many else kind if default is not None else kind | None  # type: ignore[misc]
     metavar = spec.metavar or ("|".join(spec.choices) if spec.choices else None)
     info = typer.Option(_flags(field, kind), help=spec.help, metavar=metavar, show_default=default not in (None, []))

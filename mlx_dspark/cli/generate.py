@@ -1,4 +1,4 @@
-"""`mlx-dspark generate`: one answer, streamed; thinking dim, a closing line of what was measured, or one JSON object."""
+"""`mlx-dspark generate`: one answer, streamed, thinking dim, then a closing line of what was measured; or JSON."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ class SamplingParams:
 
     def with_defaults(self, checkpoint: Mapping[str, Any]) -> SamplingParams:
         """Fields not said taken from generation_config.json's keys."""
-        given = {k: checkpoint[k] for k in CHECKPOINT_KEYS if getattr(self, k) is None and checkpoint.get(k) is not None}
+        given = {
+            k: checkpoint[k] for k in CHECKPOINT_KEYS if getattr(self, k) is None and checkpoint.get(k) is not None
+        }
         try:
             return replace(self, **given)
         except OptionError as error:

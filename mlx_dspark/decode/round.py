@@ -45,11 +45,11 @@ class LazyClock:
     """Leaves the device alone: phases get the time of building, `wait` gets the one synchronisation."""
 
     def __init__(self) -> None:
-        self._last, self._laps = time.perf_counter(), {}
+        self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
 
     def lap(self, phase: str, arrays: Sequence[mx.array]) -> None:
         now = time.perf_counter()
-        self._laps: dict[str, float]
         self._laps[phase] = self._laps.get(phase, 0.0) + now - self._last
         self._last = now
 

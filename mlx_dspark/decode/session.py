@@ -104,7 +104,7 @@ class Session:
         return max(0, min(self.cap.cap(room), self.drafter.max_draft, room))
 
     def prefill(self, chunk: int = PREFILL_CHUNK, progress: Callable[[int, int], None] | None = None) -> None:
-        """Consume all but the last prompt token, in chunks that end on multiples of `chunk` (the target's grid first)."""
+        """Consume all but the last prompt token in chunks ending on multiples of `chunk` (the target's grid first)."""
         grid, total = self.target.prefill_grid or chunk, self.position
         while self.row.length < total and not self.finish:
             begin = self.row.length

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from mlx_dspark.checkpoint.tokenizer import TokenStream, Tokenizer
+from mlx_dspark.checkpoint.tokenizer import Tokenizer, TokenStream
 
 Piece = tuple[Literal["reasoning", "text"], str]
 

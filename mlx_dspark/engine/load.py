@@ -94,7 +94,9 @@ def _drafter_name(options: LoadOptions) -> str | None:
         return None
     name = options.drafter or drafter_for(options.model)
     if name is None and options.mode == "dspark":
-        raise OptionError(f"--mode dspark needs a drafter, and none is known for {options.model}; give one as --drafter")
+        raise OptionError(
+            f"--mode dspark needs a drafter, and none is known for {options.model}; give one as --drafter"
+        )
     return name
 
 
@@ -108,7 +110,9 @@ def _dtype(options: LoadOptions) -> mx.Dtype | None:
 def _target(folder: Path, config: TargetConfig, options: LoadOptions) -> NemotronH:
     weights = Weights(folder, config.quantization, _dtype(options))
     if on_cpu() and weights.dtype != mx.float32 and config.experts and config.quantization is None:
-        raise OptionError(f"--dtype is {options.dtype}, but MLX's CPU runs unquantised experts in float32 only; use that")
+        raise OptionError(
+            f"--dtype is {options.dtype}, but MLX's CPU runs unquantised experts in float32 only; use that"
+        )
     return NemotronH.load(config, weights)
 
 
@@ -123,5 +127,3 @@ def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | 
     if len(parts) > 1:
         return FirstOf(parts)
     return parts[0] if parts else NoDrafter()
-
-

@@ -1,8 +1,8 @@
 """A loaded target with its drafter and tokenizer: the Python API behind `generate`.
 
-    pair = load()                                # the embedded pair
-    result = pair.generate("Hi", max_tokens=32)  # Result
-    for part in pair.stream("Hi"): ...           # Part: text as it comes, one Round each
+pair = load()                                # the embedded pair
+result = pair.generate("Hi", max_tokens=32)  # Result
+for part in pair.stream("Hi"): ...           # Part: text as it comes, one Round each
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
-
 
 from mlx_dspark.checkpoint.config import TargetConfig
 from mlx_dspark.checkpoint.tokenizer import Tokenizer

@@ -16,7 +16,9 @@ class LoadOptions:
     """Which pair to load and how to hold it."""
 
     model: str = option("demo", "Target: a local folder, a hub repository, or 'demo', the embedded pair.")
-    drafter: str | None = option(None, "DSpark drafter: a folder or repository (default: the one known for the target).")
+    drafter: str | None = option(
+        None, "DSpark drafter: a folder or repository (default: the one known for the target)."
+    )
     mode: str = option(
         "auto",
         "How to draft: auto (DSpark where a drafter is known, else plain), dspark, lookup (copies from the context) "
@@ -25,7 +27,10 @@ class LoadOptions:
     )
     lookup_drafts: bool = option(False, "Also draft by copying n-grams from the context where one matches.")
     drafter_bits: int | None = option(
-        None, "Hold the drafter's matrices in 4 or 8 bits, or 0 as stored (default: 4 on a GPU, 0 on a CPU).", low=0, high=8
+        None,
+        "Hold the drafter's matrices in 4 or 8 bits, or 0 as stored (default: 4 on a GPU, 0 on a CPU).",
+        low=0,
+        high=8,
     )
     dtype: str = option(
         "auto",

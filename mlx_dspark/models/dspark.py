@@ -218,7 +218,7 @@ class DSpark:
         drafts = [x[s.rows.start + 1 : s.rows.stop] for s in spans]
         logits = self.head(drafts[0] if len(drafts) == 1 else mx.concatenate(drafts)).astype(mx.float32)
         ends = [s.rows.stop - i - 1 for i, s in enumerate(spans)]
-        return mx.split(logits, ends[:-1]) if len(ends) > 1 else [logits]
+        return list(mx.split(logits, ends[:-1])) if len(ends) > 1 else [logits]
 
     def _mask(self, request: DraftRequest, width: int) -> mx.array:
         """Key at position k is seen from q iff q - window < k <= q."""

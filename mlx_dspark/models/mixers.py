@@ -49,7 +49,9 @@ class Mamba:
         heads = (c.mamba_heads,)
         return cls(
             c,
-            weights.linear(f"{at}in_proj", c.inner_size + c.conv_size + c.mamba_heads, c.hidden_size, bias=c.projection_bias),
+            weights.linear(
+                f"{at}in_proj", c.inner_size + c.conv_size + c.mamba_heads, c.hidden_size, bias=c.projection_bias
+            ),
             weights.linear(f"{at}out_proj", c.hidden_size, c.inner_size, bias=c.projection_bias),
             mx.contiguous(weights.array(name, shape).reshape(c.conv_size, c.conv_kernel).T),
             weights.array(f"{at}conv1d.bias", (c.conv_size,)) if c.conv_bias else None,
@@ -64,7 +66,8 @@ class Mamba:
     ) -> tuple[mx.array, Traces]:
         c = self.config
         z, conv_in, dt = mx.split(plan.linear(self.in_proj, x), [c.inner_size, c.inner_size + c.conv_size], axis=-1)
-        parts, traces = [], []
+        parts: list[mx.array] = []
+        traces: Traces = []
         for segment, cache in zip(segments, caches, strict=True):
             rows = slice(segment.begin, segment.end)
             y, trace = self._scan(conv_in[rows], dt[rows], cache)

@@ -6,7 +6,7 @@ result. Knows nothing of drafting, sampling or text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,7 +71,12 @@ class NemotronH:
     @classmethod
     def load(cls, config: TargetConfig, weights: Weights) -> NemotronH:
         """Draw every tensor (names as in NVIDIA's and mlx-lm's files) and refuse what is left over."""
-        kinds = {"M": Mamba.load, "*": Attention.load, "E": Moe.load, "-": Mlp.load}
+        kinds: dict[str, Callable[[TargetConfig, Weights, str], Mixer]] = {
+            "M": Mamba.load,
+            "*": Attention.load,
+            "E": Moe.load,
+            "-": Mlp.load,
+        }
         layers = []
         for index, kind in enumerate(config.pattern):
             prefix = f"backbone.layers.{index}."

@@ -26,8 +26,10 @@ class Verification:
 class Target(Protocol):
     """Weights and configuration, shared by all sequences."""
 
-    vocab_size: int
     head: Linear
+
+    @property
+    def vocab_size(self) -> int: ...
 
     @property
     def prefill_grid(self) -> int | None:

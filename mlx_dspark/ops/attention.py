@@ -29,7 +29,9 @@ def _sdpa(q: mx.array, keys: mx.array, values: mx.array, scale: float, mask: str
     return out[0].transpose(1, 0, 2)
 
 
-def attend_window(q: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array, sinks: mx.array) -> mx.array:
+def attend_window(
+    q: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array, sinks: mx.array
+) -> mx.array:
     """Attention under an explicit mask with one sink logit a head in the softmax (Xiao et al., 2023).
 
     q [Q, Hq, D], keys and values [1, Hkv, K, D], mask [Q, K] bool (true = seen), sinks [Hq] -> [Q, Hq, D].

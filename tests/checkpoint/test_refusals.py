@@ -142,7 +142,8 @@ def test_exit_code_2_and_one_sentence(checkpoint: Path, capsys: pytest.CaptureFi
     assert ended.value.code == 2
     assert shown.out == ""
     assert len(shown.err.strip().splitlines()) == 1
-    pytest.raises(DsparkError, load, str(checkpoint / T), str(checkpoint / D)).match(expected)
+    with pytest.raises(DsparkError, match=expected):
+        load(str(checkpoint / T), str(checkpoint / D))
 
 
 def test_what_is_tolerated(checkpoint: Path) -> None:
@@ -186,7 +187,9 @@ def test_sampling_defaults_come_from_the_checkpoint(tmp_path: Path) -> None:
     pair = load(str(tmp_path / T))
     texts = {tuple(pair.generate("hi", max_tokens=8, seed=s, chat_template=False).tokens) for s in range(5)}
     assert len(texts) >= 2
-    greedy = {tuple(pair.generate("hi", max_tokens=8, seed=s, temperature=0, chat_template=False).tokens) for s in range(3)}
+    greedy = {
+        tuple(pair.generate("hi", max_tokens=8, seed=s, temperature=0, chat_template=False).tokens) for s in range(3)
+    }
     assert len(greedy) == 1
     path.write_text(json.dumps({"temperature": 1.0, "do_sample": False}))
     pair = load(str(tmp_path / T))

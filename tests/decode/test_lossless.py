@@ -143,5 +143,9 @@ def test_the_embedded_pair_on_real_prompts(demo: Pair) -> None:
             expected = demo.generate(prompt, max_tokens=48, max_draft=0, **settings)
             for cap in (1, 3, 7):
                 got = demo.generate(prompt, max_tokens=48, max_draft=cap, **settings)
-                assert (got.tokens, got.text, got.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+                assert (got.tokens, got.text, got.finish_reason) == (
+                    expected.tokens,
+                    expected.text,
+                    expected.finish_reason,
+                )
     assert demo.generate("There are 3 tickets in each jar. How many in 6 jars?", max_draft=7).accept_length > 1

@@ -8,10 +8,10 @@ import pytest
 from scripted import Scripted
 
 from mlx_dspark.decode.params import SamplingParams
+from mlx_dspark.decode.round import run_round
 from mlx_dspark.decode.sampling import Sampler, noise_key
 from mlx_dspark.engine.settings import GenerateOptions
 from mlx_dspark.errors import ConfigError, OptionError
-from mlx_dspark.decode.round import run_round
 
 LOGITS = np.random.default_rng(0).normal(0, 1.5, 12).astype(np.float32)
 CASES = [
@@ -74,7 +74,11 @@ def test_keys_differ_by_seed_and_position() -> None:
 
 def test_penalties_and_bias_by_the_formula() -> None:
     params = SamplingParams(
-        temperature=0, presence_penalty=0.5, frequency_penalty=0.25, repetition_penalty=2.0, logit_bias={4: 1.0, 7: -100}
+        temperature=0,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        repetition_penalty=2.0,
+        logit_bias={4: 1.0, 7: -100},
     )
     sampler = Sampler(params, [0, 1], 12)
     sampler.commit([2, 2, 3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from mlx_dspark.decode.text import Detokenizer, ReasoningSplitter, StopMatcher
 
 def chunks(text: str, cuts: list[int]) -> list[str]:
     borders = sorted({0, len(text), *[c % (len(text) + 1) for c in cuts]})
-    return [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(borders)]
 
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)
@@ -56,7 +58,9 @@ def test_only_a_possible_stop_is_held_back() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 100])
-def test_reasoning_is_split_whatever_the_chunks(opened: bool, text: str, reasoning: str, answer: str, step: int) -> None:
+def test_reasoning_is_split_whatever_the_chunks(
+    opened: bool, text: str, reasoning: str, answer: str, step: int
+) -> None:
     splitter, found = ReasoningSplitter(opened), {"reasoning": "", "text": ""}
     pieces = [p for i in range(0, len(text), step) for p in splitter.push(text[i : i + step])] + splitter.flush()
     for kind, piece in pieces:

@@ -129,7 +129,9 @@ def test_context_after_a_gap_starts_afresh_and_memory_is_bounded(drafter: DSpark
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_quantised_head_still_drafts(tmp_path: Path, bits: int) -> None:
     folder = build.write_drafter(tmp_path / "drafter")
-    drafter = DSpark.load(read_drafter_config(folder), Weights(folder, None), DenseLinear(mx.array(HEAD).astype(mx.bfloat16)), bits)
+    drafter = DSpark.load(
+        read_drafter_config(folder), Weights(folder, None), DenseLinear(mx.array(HEAD).astype(mx.bfloat16)), bits
+    )
     state = drafter.new_state()
     (block,) = drafter.propose([DraftRequest(state, 4, 0, 7, Recorder())])
     assert len(block) == 7
