@@ -1,8 +1,8 @@
 """Accept length by kind on a pair's held-out prompts, greedy: tokens a round, bonus included.
 
-    python bench/accept.py [--prompts mlx_dspark/demo/prompts.jsonl] [--per-kind 20] [--cap 7] [--max-tokens 128]
+    python bench/accept.py [--prompts mlx_dspark/demo/prompts.jsonl] [--every 2] [--cap 7] [--max-tokens 128]
 
-Prints per kind the mean over rounds and the share of drafts kept by position; the last line is JSON.
+The first token belongs to the prompt. Prints per kind the mean over rounds and the share of drafts kept by position; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--drafter", default="demo-drafter")
     parser.add_argument("--prompts", type=Path, default=HERE)
-    parser.add_argument("--per-kind", type=int, default=20)
+    parser.add_argument("--every", type=int, default=2, help="use every n-th prompt of a kind")
     parser.add_argument("--cap", type=int, default=7)
     parser.add_argument("--max-tokens", type=int, default=128)
     args = parser.parse_args()
@@ -31,7 +31,7 @@ def main() -> None:
     found = {}
     for kind in dict.fromkeys(p["kind"] for p in prompts):
         proposed, accepted, rounds, tokens = [0] * args.cap, [0] * args.cap, 0, 0
-        for prompt in [p for p in prompts if p["kind"] == kind][: args.per_kind]:
+        for prompt in [p for p in prompts if p["kind"] == kind][:: args.every]:
             tally = Tally()
             thinking = prompt.get("enable_thinking")
             result = pair.generate(
@@ -42,7 +42,7 @@ def main() -> None:
                 thinking=thinking,
                 temperature=0,
             )
-            rounds, tokens = rounds + result.rounds, tokens + result.completion_tokens
+            rounds, tokens = rounds + result.rounds, tokens + result.completion_tokens - 1
             for i, (a, p) in enumerate(zip(tally.accepted_at, tally.proposed_at, strict=True)):
                 accepted[i] += a
                 proposed[i] += p if i == 0 else tally.accepted_at[i - 1]

@@ -99,8 +99,11 @@ class Session:
         return len(self.ids) - 1
 
     def drafts_wanted(self) -> int:
-        """Drafts for the next round: what the cap says, never more than could still be emitted beside the bonus."""
-        room = self.stops.left - 1
+        """Drafts for the next round: what the cap says, never more than could still be emitted beside the bonus.
+
+        None in the first round: it turns the prompt's last token into the first anchor, as drafters are trained for.
+        """
+        room = self.stops.left - 1 if self.stops.count else 0
         return max(0, min(self.cap.cap(room), self.drafter.max_draft, room))
 
     def prefill(self, chunk: int = PREFILL_CHUNK, progress: Callable[[int, int], None] | None = None) -> None:

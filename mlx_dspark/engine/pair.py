@@ -98,7 +98,6 @@ class Pair:
         tally = tally if tally is not None else Tally()
         tally.start(prompt_tokens=len(ids))
         session.prefill(PREFILL_CHUNK, progress)
-        tally.prefilled()
         while session.finish is None:
             (done,) = run_round(self.target, [session], clock)
             tally.add(done)

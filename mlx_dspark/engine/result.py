@@ -12,8 +12,13 @@ from mlx_dspark.decode.round import Round
 
 @dataclass(frozen=True)
 class Result:
-    """One answer. `tokens` and `completion_tokens` include the eos token; `accept_length` is tokens a round, bonus
-    included; `accepted_per_position[i]` is the share of rounds that proposed draft i and kept it."""
+    """One answer.
+
+    `tokens` and `completion_tokens` include the eos token. The first token belongs to the prompt: `prefill_seconds`
+    ends with it, and `rounds`, `accept_length` (tokens a round, bonus included), `decode_seconds` and
+    `tokens_per_second` begin after it. `accepted_per_position[i]` is the share of rounds that proposed draft i and
+    kept it.
+    """
 
     text: str
     reasoning: str
@@ -56,12 +61,14 @@ class Tally:
         mx.reset_peak_memory()
         self._mark = time.perf_counter()
 
-    def prefilled(self) -> None:
-        now = time.perf_counter()
-        self.prefill_seconds, self._mark = now - self._mark, now
-
     def add(self, done: Round) -> None:
+        """Count one round; the first one only ends the prompt."""
+        now = time.perf_counter()
+        first = not self.tokens
         self.tokens += done.tokens
+        if first:
+            self.prefill_seconds, self._mark = now - self._mark, now
+            return
         self.rounds += 1
         self.drafted += done.proposed
         while len(self.proposed_at) < done.proposed:
@@ -70,7 +77,7 @@ class Tally:
         for i in range(done.proposed):
             self.proposed_at[i] += 1
             self.accepted_at[i] += i < done.accepted
-        self.decode_seconds = time.perf_counter() - self._mark
+        self.decode_seconds = now - self._mark
 
     def end(self, finish: str) -> None:
         self.finish = finish
@@ -79,6 +86,7 @@ class Tally:
         self, *, text: str, reasoning: str, mode: str, model: str | None, drafter: str | None, device: str, exact: bool
     ) -> Result:
         count, seconds = len(self.tokens), self.decode_seconds
+        later = max(0, count - 1)
         return Result(
             text=text,
             reasoning=reasoning,
@@ -87,12 +95,12 @@ class Tally:
             completion_tokens=count,
             finish_reason=self.finish,
             rounds=self.rounds,
-            accept_length=count / self.rounds if self.rounds else 0.0,
+            accept_length=later / self.rounds if self.rounds else 0.0,
             accepted_per_position=[a / p for a, p in zip(self.accepted_at, self.proposed_at, strict=True)],
             drafted=self.drafted,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=seconds,
-            tokens_per_second=count / seconds if seconds else 0.0,
+            tokens_per_second=later / seconds if seconds else 0.0,
             peak_memory_bytes=mx.get_peak_memory(),
             mode=mode,
             model=model,
