@@ -28,7 +28,7 @@ $(VENV)/dev.stamp: pyproject.toml $(VENV)/run.stamp
 
 demo: $(VENV)/run.stamp
 	@echo "== mlx-dspark generate, the embedded pair, up to 7 drafts a round"
-	@$(BIN)/mlx-dspark generate --max-draft 7 --max-tokens 128 \
+	@$(BIN)/mlx-dspark generate --max-draft 7 --no-thinking \
 		--prompt "There are 3 tickets in each jar. How many tickets are there in 6 jars?"
 
 test: $(VENV)/dev.stamp

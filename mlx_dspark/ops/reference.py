@@ -11,18 +11,18 @@ Array = NDArray[Any]
 
 
 def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    return np.asarray(x / (1 + np.exp(-x)))
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x [..., D], weight [D]."""
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight)
 
 
 def gated_group_norm(x: Array, gate: Array, weight: Array, groups: int, eps: float) -> Array:
     """x, gate [T, D]; gate first, then a norm over each of `groups` slices."""
     y = (x * silu(gate)).reshape(len(x), groups, -1)
-    return (y / np.sqrt((y * y).mean(-1, keepdims=True) + eps)).reshape(x.shape) * weight
+    return np.asarray((y / np.sqrt((y * y).mean(-1, keepdims=True) + eps)).reshape(x.shape) * weight)
 
 
 def conv_silu(rows: Array, weight: Array, bias: Array) -> Array:
