@@ -6,6 +6,7 @@ every step below works on one row alone. Never waits for the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -13,8 +14,10 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_dspark.decode.params import SamplingParams
+from mlx_dspark.errors import OptionError
 
 WORD = (1 << 64) - 1
+COLDEST = 1e-20  # a colder divisor would leave float32's range and change no pick
 
 
 class Step(Protocol):
@@ -26,19 +29,24 @@ class Step(Protocol):
 class Sampler:
     """Picks the tokens of one sequence; knows its committed history."""
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int):
+    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], vocab_size: int):
         self.params = params
-        self._history = History(prompt, vocab_size)
+        self._history = History(prompt_ids, vocab_size)
         self._steps = _steps(params, self._history)
-        self._choose = self._sampled if not params.greedy else self._greedy
+        self._choose = _likeliest if params.greedy else _keyed(params.seed)
+        self._rule = self._row_by_row if self._steps or not params.greedy else _plain
 
     def pick(self, logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
         """Ids [R] for logits [R, V]: row r predicts the token at `position` + r.
 
         The last row comes after all `pending` tokens [P], row r after the first P - (R-1-r) of them.
         """
-        if not self._steps and self.params.greedy:
-            return mx.argmax(logits, axis=-1).astype(mx.int32)
+        return self._rule(logits, position, pending)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._history.add(tokens)
+
+    def _row_by_row(self, logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
         count, known = logits.shape[0], 0 if pending is None else pending.shape[0]
         picks = []
         for r in range(count):
@@ -49,25 +57,27 @@ class Sampler:
             picks.append(self._choose(row, position + r))
         return mx.stack(picks).astype(mx.int32)
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._history.add(tokens)
 
-    def _greedy(self, row: mx.array, position: int) -> mx.array:
-        return mx.argmax(row)
+def _plain(logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
+    return mx.argmax(logits, axis=-1).astype(mx.int32)
 
-    def _sampled(self, row: mx.array, position: int) -> mx.array:
-        assert self.params.seed is not None
-        noise = mx.random.gumbel(row.shape, key=noise_key(self.params.seed, position))
-        return mx.argmax(row + noise)
+
+def _likeliest(row: mx.array, position: int) -> mx.array:
+    return mx.argmax(row)
+
+
+def _keyed(seed: int | None) -> Callable[[mx.array, int], mx.array]:
+    assert seed is not None, "a sampled request is settled first"
+    return lambda row, position: mx.argmax(row + mx.random.gumbel(row.shape, key=noise_key(seed, position)))
 
 
 class History:
     """Counts of generated tokens, and which tokens occurred at all, on the host until a step asks."""
 
-    def __init__(self, prompt: Sequence[int], vocab_size: int):
+    def __init__(self, prompt_ids: Sequence[int], vocab_size: int):
         self.generated = np.zeros(vocab_size, np.float32)
         self.seen = np.zeros(vocab_size, bool)
-        self.seen[list(prompt)] = True
+        self.seen[list(prompt_ids)] = True
         self._device: tuple[mx.array, mx.array] | None = None
 
     def add(self, tokens: Sequence[int]) -> None:
@@ -82,8 +92,8 @@ class History:
         counts, seen = self._device
         if pending is None:
             return counts, seen
-        hits = (mx.arange(counts.shape[0])[None] == pending[:, None]).sum(axis=0).astype(mx.float32)
-        return counts + hits, seen | (hits > 0)
+        counts = counts.at[pending].add(1.0)  # whole numbers: exact in any order
+        return counts, seen | (counts > 0)
 
 
 def noise_key(seed: int, position: int) -> mx.array:
@@ -103,27 +113,29 @@ def _steps(p: SamplingParams, history: History) -> list[Step]:
     steps: list[Step] = []
     if p.logit_bias:
         steps.append(_bias(p.logit_bias, history.generated.shape[0]))
-    if p.repetition_penalty not in (None, 1.0):
-        steps.append(_repetition(float(p.repetition_penalty or 1.0), history))
-    if p.presence_penalty or p.frequency_penalty:
-        steps.append(_counted(p.presence_penalty or 0.0, p.frequency_penalty or 0.0, history))
+    repetition, presence, frequency = p.repetition_penalty or 1.0, p.presence_penalty or 0.0, p.frequency_penalty or 0.0
+    if repetition != 1:
+        steps.append(_repetition(repetition, history))
+    if presence or frequency:
+        steps.append(_counted(presence, frequency, history))
     if p.greedy:
         return steps
-    temperature = float(p.temperature or 1.0)
-    steps.append(lambda row, pending: row / temperature)
-    filters: list[tuple[object, Callable[[mx.array], mx.array]]] = [
-        (p.top_k, lambda row: _top_k(row, int(p.top_k or 0))),
-        (p.top_p if p.top_p != 1 else None, lambda row: _top_p(row, float(p.top_p or 1.0))),
-        (p.min_p, lambda row: _min_p(row, float(p.min_p or 0.0))),
-    ]
-    steps += [(lambda row, pending, f=f: f(row)) for wanted, f in filters if wanted]
+    steps.append(_temperature(p.temperature or 1.0))
+    if p.top_k:
+        steps.append(_top_k(p.top_k))
+    if p.top_p not in (None, 1):
+        steps.append(_top_p(p.top_p or 1.0))
+    if p.min_p:
+        steps.append(_min_p(p.min_p))
     return steps
 
 
 def _bias(bias: Mapping[int, float], vocab_size: int) -> Step:
     table = np.zeros(vocab_size, np.float32)
     for token, value in bias.items():
-        table[int(token)] = value
+        if token >= vocab_size:
+            raise OptionError(f"logit_bias names the token {token}, but the model's last is {vocab_size - 1}")
+        table[token] = value
     added = mx.array(table)
     return lambda row, pending: row + added
 
@@ -144,26 +156,40 @@ def _counted(presence: float, frequency: float, history: History) -> Step:
     return step
 
 
-def _top_k(row: mx.array, k: int) -> mx.array:
+def _temperature(temperature: float) -> Step:
+    divisor = max(temperature, COLDEST)
+    return lambda row, pending: row / divisor
+
+
+def _top_k(k: int) -> Step:
     """Keep the k largest; ties at the border stay with the lower ids."""
-    if k >= row.shape[0]:
-        return row
-    order = mx.argsort(-row)
-    return _keep(row, order[:k])
+
+    def step(row: mx.array, pending: mx.array | None) -> mx.array:
+        return row if k >= row.shape[0] else _largest(row, -mx.sort(-row), mx.array(k))
+
+    return step
 
 
-def _top_p(row: mx.array, p: float) -> mx.array:
+def _top_p(p: float) -> Step:
     """Keep the smallest set of likeliest tokens whose probability reaches p; the likeliest always stays."""
-    order = mx.argsort(-row)
-    probs = mx.softmax(row)[order]
-    before = mx.cumsum(probs) - probs
-    kept = mx.where(before < p, row[order], -mx.inf)
-    return mx.put_along_axis(mx.full(row.shape, -mx.inf), order, kept, axis=0)
+
+    def step(row: mx.array, pending: mx.array | None) -> mx.array:
+        ranked = -mx.sort(-row)
+        mass_before = mx.cumsum(mx.softmax(ranked), inclusive=False)
+        return _largest(row, ranked, mx.maximum((mass_before < p).sum(), 1))
+
+    return step
 
 
-def _min_p(row: mx.array, p: float) -> mx.array:
-    return mx.where(row >= row.max() + float(np.log(p)), row, -mx.inf)
+def _min_p(p: float) -> Step:
+    """Drop what is less likely than p times the likeliest."""
+    below = math.log(p)
+    return lambda row, pending: mx.where(row >= row.max() + below, row, -mx.inf)
 
 
-def _keep(row: mx.array, ids: mx.array) -> mx.array:
-    return mx.put_along_axis(mx.full(row.shape, -mx.inf), ids, row[ids], axis=0)
+def _largest(row: mx.array, ranked: mx.array, count: mx.array) -> mx.array:
+    """The `count` largest of a row, given its values in falling order; of equals the lower ids, on any sort."""
+    border = ranked[count - 1]
+    above, equal = row > border, row == border
+    kept = above | (equal & (mx.cumsum(equal.astype(mx.int32)) <= count - above.sum()))
+    return mx.where(kept, row, -mx.inf)
