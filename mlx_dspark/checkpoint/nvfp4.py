@@ -84,18 +84,20 @@ class Decoder:
     def __init__(self, tensor_scale: np.float32, group: int, *, reciprocal: bool = False):
         self.bytes_per_scale = group // 2
         self._table = pair_table(tensor_scale, reciprocal=reciprocal)
-        self._index: NDArray[np.intp] = np.empty((BLOCK // self.bytes_per_scale, self.bytes_per_scale), np.intp)
+        shape = (BLOCK // self.bytes_per_scale, self.bytes_per_scale)
+        self._entry: Bits = np.empty(shape, np.uint16)
+        self._index: NDArray[np.intp] = np.empty(shape, np.intp)
 
     def decode(self, weight: Bytes, scales: Bytes, out: Table) -> None:
         """`out[i]` = the two values of weight byte i; `scales` are those of these bytes."""
         step = BLOCK // self.bytes_per_scale
         for first in range(0, scales.size, step):
             part = scales[first : first + step]
-            index = self._index[: part.size]
+            entry, index = self._entry[: part.size], self._index[: part.size]
             span = slice(first * self.bytes_per_scale, (first + part.size) * self.bytes_per_scale)
-            np.left_shift(part[:, None], 8, out=index, dtype=np.intp)
-            np.bitwise_or(index, weight[span].reshape(index.shape), out=index)
-            np.take(self._table, index.reshape(-1), out=out[span], mode="wrap")
+            np.add(weight[span].reshape(entry.shape), (part.astype(np.uint16) << 8)[:, None], out=entry)
+            index[...] = entry
+            np.take(self._table, index.reshape(-1), out=out[span], mode="clip")  # unlike "raise", without a copy
 
 
 def decode_plainly(

@@ -50,16 +50,30 @@ def read_claims(folder: Path) -> tuple[Claims, dict[str, Any]]:
     if (folder / MODELOPT_FILE).is_file():
         found.append((folder / MODELOPT_FILE, "", read_json(folder / MODELOPT_FILE)))
     parts = [_one(path, where, value) for path, where, value in found]
+    _check_agreement(folder, [p.groups for p in parts if p.groups])
     return (
         Claims(
             algo=next((p.algo for p in parts if p.algo), None),
             producer=next((p.producer for p in parts if p.producer), None),
-            groups=frozenset().union(*(p.groups for p in parts)),
+            groups=_common([p.groups for p in parts if p.groups]),
             layer_groups={name: size for p in parts for name, size in p.layer_groups.items()},
             excluded=tuple(pattern for p in parts for pattern in p.excluded),
         ),
         config,
     )
+
+
+def _common(sizes: list[frozenset[int]]) -> frozenset[int]:
+    return sizes[0].intersection(*sizes[1:]) if sizes else frozenset()
+
+
+def _check_agreement(folder: Path, sizes: list[frozenset[int]]) -> None:
+    if sizes and not _common(sizes):
+        said = " and ".join(", ".join(map(str, sorted(s))) for s in sizes)
+        raise ConfigError(
+            f"{folder}: config.json and {MODELOPT_FILE} contradict each other, with group_size {said}; "
+            "they do not belong together, so fetch both again"
+        )
 
 
 def without_quantisation(value: Any) -> Any:

@@ -6,10 +6,6 @@ import sys
 import time
 from collections import Counter
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
 from mlx_dspark.checkpoint.convert import ConvertOptions, Report, convert
 
 
@@ -26,21 +22,25 @@ def run(
     """Convert and print the summary on standard output. Raises DsparkError; returns the exit code, 0."""
     options = ConvertOptions(src, dst, format, dry_run, verify, force, hashes)
     began = time.perf_counter()
-    console = Console(file=sys.stderr)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("converting", total=None)
-        report = convert(options, lambda done, total: bar.update(task, completed=done, total=total))
-    out = Console(highlight=False, soft_wrap=True)
-    for line in summary(report, time.perf_counter() - began):
-        out.print(escape(line))
+    report = _with_bar(options) if sys.stderr.isatty() else convert(options)
+    print(*summary(report, time.perf_counter() - began), sep="\n")
     return 0
+
+
+def _with_bar(options: ConvertOptions) -> Report:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    what = TextColumn("{task.description}")
+    columns = (what, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("converting", total=None)
+
+        def show(done: int, total: int) -> None:
+            again = done < bar.tasks[0].completed
+            bar.update(task, completed=done, total=total, description="proving" if again else None)
+
+        return convert(options, show)
 
 
 def summary(report: Report, seconds: float) -> list[str]:
