@@ -178,7 +178,10 @@ def _is(path: Path, handle: int) -> bool:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt for a while, so that they clean up as Ctrl-C does."""
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt for a while, so that they clean up as Ctrl-C does.
+
+    One that is ignored, as under nohup, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -186,7 +189,8 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

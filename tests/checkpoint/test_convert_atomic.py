@@ -21,11 +21,13 @@ from mlx_dspark.checkpoint.staging import Staging
 from mlx_dspark.errors import ConversionError
 
 PAUSED = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # test runners may have it ignored
+signal.signal(signal.SIGHUP, signal.SIG_IGN if "nohup" in sys.argv else signal.SIG_DFL)
 from mlx_dspark.checkpoint.convert import ConvertOptions, convert
 def pause(done, total):
     print("half", flush=True)
-    time.sleep(60)
+    time.sleep(0.5 if "nohup" in sys.argv else 60)
 convert(ConvertOptions(sys.argv[1], sys.argv[2], force=True), pause)
 """
 
@@ -45,10 +47,13 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def start(src: Path, dst: Path) -> subprocess.Popen[str]:
+def start(src: Path, dst: Path, *more: str) -> subprocess.Popen[str]:
     """A conversion in another process, stopped in the middle of writing."""
     child = subprocess.Popen(
-        [sys.executable, "-c", PAUSED, str(src), str(dst)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PAUSED, str(src), str(dst), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout
     assert child.stdout.readline() == "half\n"
@@ -81,6 +86,12 @@ def test_a_stopped_run_leaves_nothing_and_the_old_output(tmp_path: Path, how: si
     assert end(start(src, dst), how) != 0
     assert {p.name: p.read_bytes() for p in dst.iterdir()} == before
     assert names(dst.parent) == ["dst"]
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    src, dst = big(tmp_path / "src"), tmp_path / "dst"
+    assert end(start(src, dst, "nohup"), signal.SIGHUP) == 0
+    assert names(tmp_path) == ["dst", "src"]
 
 
 def test_two_at_once(tmp_path: Path) -> None:
