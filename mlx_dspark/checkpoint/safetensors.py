@@ -1,4 +1,4 @@
-"""Safetensors headers: where each tensor lies, checked against the file before a byte of data is read.
+"""Safetensors: where each tensor lies, checked before a byte of data is read; and headers for new files.
 
 Knows the file format only (https://github.com/huggingface/safetensors, "Format"); imports neither mlx nor torch.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mlx_dspark.errors import TensorError
 
@@ -19,7 +19,7 @@ ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4,
-    "U64": 8, "I64": 8, "F64": 8,
+    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
 MAX_HEADER = 100_000_000
 INDEX_NAME = "model.safetensors.index.json"
@@ -44,23 +44,31 @@ class TensorInfo:
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one file, in file order. Raises TensorError if the file is damaged in any way."""
     size = _file_size(path)
-    with path.open("rb") as file:
-        head = file.read(8)
-        _refuse_lookalikes(path, head + file.read(64))
-        if len(head) < 8:
-            raise TensorError(f"{path}: {size} bytes are too few for a safetensors file; copy or download it again")
-        length = struct.unpack("<Q", head)[0]
-        if length > min(size - 8, MAX_HEADER):
-            raise TensorError(
-                f"{path}: the header claims {length} bytes, the file has {size}; "
-                "it is truncated or not safetensors, so copy or download it again"
-            )
-        file.seek(8)
-        raw = file.read(length)
+    try:
+        with path.open("rb") as file:
+            length, raw = _read_raw(path, file, size)
+    except OSError as error:
+        raise TensorError(f"{path} cannot be read: {error.strerror}; check that it is a file you may read") from None
     entries = _parse(path, raw)
     tensors = [_entry(path, name, entry, 8 + length) for name, entry in entries.items() if name != "__metadata__"]
     _check_layout(path, tensors, 8 + length, size)
     return {t.name: t for t in tensors}
+
+
+def _read_raw(path: Path, file: BinaryIO, size: int) -> tuple[int, bytes]:
+    """The header's length and bytes."""
+    head = file.read(8)
+    _refuse_lookalikes(path, head + file.read(64))
+    if len(head) < 8:
+        raise TensorError(f"{path}: {size} bytes are too few for a safetensors file; copy or download it again")
+    length = struct.unpack("<Q", head)[0]
+    if length > min(size - 8, MAX_HEADER):
+        raise TensorError(
+            f"{path}: the header claims {length} bytes, the file has {size}; "
+            "it is truncated or not safetensors, so copy or download it again"
+        )
+    file.seek(8)
+    return length, file.read(length)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -182,3 +190,34 @@ def _check_layout(path: Path, tensors: list[TensorInfo], data: int, size: int) -
         )
     if at < size:
         raise TensorError(f"{path} has {size - at} bytes after its last tensor; the file is damaged")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor to be written."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def encode_header(specs: Iterable[TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes in front of the data, for tensors that follow in this order; padded so that data starts at 8 bytes."""
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for spec in specs:
+        if spec.name in entries:
+            raise TensorError(f"tensor {spec.name} would be written twice; two tensors of the source get this name")
+        entries[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [at, at + spec.nbytes]}
+        at += spec.nbytes
+    raw = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    raw += b" " * (-len(raw) % 8)
+    if len(raw) > MAX_HEADER:
+        raise TensorError(
+            f"the header would take {len(raw)} bytes, but readers stop at {MAX_HEADER}; write fewer tensors"
+        )
+    return struct.pack("<Q", len(raw)) + raw
