@@ -199,7 +199,10 @@ def read_quantization(keys: Keys) -> Quantization | None:
             found = foreign
         elif foreign is not None:
             how = foreign.get("quant_method") or foreign.get("quant_algo") if isinstance(foreign, dict) else foreign
-            raise keys.bad("quantization_config", f"says {how!r}; convert the checkpoint to mlx's own form first")
+            raise keys.bad(
+                "quantization_config",
+                f"says {how!r}; run 'mlx-dspark convert' on an NVFP4 drafter, or take an mlx conversion",
+            )
         else:
             return None
     if not isinstance(found, dict):

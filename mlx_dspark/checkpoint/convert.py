@@ -17,41 +17,18 @@ from typing import Any
 import numpy as np
 
 from mlx_dspark.checkpoint import model_card
+from mlx_dspark.checkpoint.convert_options import FORMATS, ConvertOptions
 from mlx_dspark.checkpoint.convert_plan import Item, Plan, make_plan
 from mlx_dspark.checkpoint.convert_source import Source
 from mlx_dspark.checkpoint.convert_verify import verify_folder
 from mlx_dspark.checkpoint.convert_write import Digests, write_tensors
 from mlx_dspark.checkpoint.safetensors import TensorInfo
 from mlx_dspark.checkpoint.staging import Staging, check_destination, check_space, free_bytes, stoppable
-from mlx_dspark.errors import ConversionError, ModelNotFound, OptionError
-from mlx_dspark.options import check_options, option
+from mlx_dspark.errors import ConversionError, ModelNotFound
 from mlx_dspark.version import __version__
 
-FORMATS = ("bf16", "mlx-nvfp4")
 WEIGHTS, REPORT = "model.safetensors", "conversion.json"
 SMALL_FILES = 1 << 20  # room for the files beside the weights, in the check of free space
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """From `src`, a local folder or a hub repository, to the folder `dst`."""
-
-    src: str
-    dst: str
-    format: str = option(
-        "bf16", "Write bf16, or mlx-nvfp4: the same 4-bit bytes in MLX's own form, nothing rounded.", choices=FORMATS
-    )
-    dry_run: bool = option(False, "Check the source and print the plan; write nothing.")
-    verify: bool = option(
-        False, "Re-read source and result and prove every tensor; DST is only checked if it is there already."
-    )
-    force: bool = option(False, "Replace DST once the new result is complete.")
-    hashes: bool = option(True, "Record the sha256 of every tensor in conversion.json.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if self.dry_run and self.verify:
-            raise OptionError("--dry-run writes nothing that --verify could prove; give one of them")
 
 
 @dataclass(frozen=True)

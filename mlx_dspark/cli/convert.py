@@ -6,7 +6,8 @@ import sys
 import time
 from collections import Counter
 
-from mlx_dspark.checkpoint.convert import ConvertOptions, Report, convert
+from mlx_dspark.checkpoint.convert import Report, convert
+from mlx_dspark.checkpoint.convert_options import ConvertOptions
 
 
 def run(

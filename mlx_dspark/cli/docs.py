@@ -1,4 +1,4 @@
-"""Writes the option table between the markers of a Markdown file: `python -m mlx_dspark.cli.docs README.md`."""
+"""Writes the option tables between the markers of a Markdown file: `python -m mlx_dspark.cli.docs README.md`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import re
 import sys
 from pathlib import Path
 
+from mlx_dspark.checkpoint.convert_options import ConvertOptions
 from mlx_dspark.cli.flags import table
 from mlx_dspark.cli.main import GENERATE
 
-BEGIN, END = "<!-- options:start -->", "<!-- options:end -->"
+TABLES = {"options": GENERATE, "convert": (ConvertOptions,)}
 
 
 def updated(text: str) -> str:
-    """The text with the table of `generate`'s flags between its markers."""
-    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{table(*GENERATE)}\n{END}", text, flags=re.DOTALL)
+    """The text with each command's flags between its markers, `<!-- options:start -->` and so on."""
+    for name, owners in TABLES.items():
+        begin, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+        filled = f"{begin}\n{table(*owners)}\n{end}"
+        text = re.sub(f"{begin}.*?{end}", filled.replace("\\", r"\\"), text, flags=re.DOTALL)
+    return text
 
 
 if __name__ == "__main__":

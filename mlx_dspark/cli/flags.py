@@ -26,6 +26,12 @@ def parameters(*owners: type) -> list[inspect.Parameter]:
     return [_parameter(*found) for owner in owners for found in option_fields(owner)]
 
 
+def argument(name: str, text: str) -> inspect.Parameter:
+    """A required positional argument."""
+    info = typer.Argument(help=text, metavar=name.upper(), show_default=False)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, info])
+
+
 def command(function: Callable[..., None], params: Sequence[inspect.Parameter]) -> Callable[..., None]:
     """`function(values)` as a typer callback with these parameters."""
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mlx_dspark.cli.flags import command, parameters
+from mlx_dspark.checkpoint.convert_options import ConvertOptions
+from mlx_dspark.cli.flags import argument, command, parameters
 from mlx_dspark.cli.generate import TerminalOptions
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.engine.settings import GenerateOptions, LoadOptions
@@ -55,6 +56,28 @@ def _generate(values: dict[str, Any]) -> None:
 
 GENERATE = (TerminalOptions, LoadOptions, GenerateOptions, SamplingParams)
 app.command("generate")(command(_generate, parameters(*GENERATE)))
+
+
+def _convert(values: dict[str, Any]) -> None:
+    """Turn NVIDIA's NVFP4 drafter into a bf16 repository, or into MLX's own NVFP4 form.
+
+    SRC is a folder or a hub repository, DST a new folder. The result is complete or absent, never half written.
+    """
+    from mlx_dspark.cli.convert import run
+
+    run(**values)
+
+
+app.command("convert")(
+    command(
+        _convert,
+        [
+            argument("src", "A local folder or a hub repository with NVFP4 tensors."),
+            argument("dst", "The folder to write."),
+            *parameters(ConvertOptions),
+        ],
+    )
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
