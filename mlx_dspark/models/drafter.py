@@ -58,7 +58,7 @@ class Drafter(Protocol):
         """One block a request, of at most `count` tokens."""
 
     def observe(self, state: Any, tokens: Sequence[int], position: int, taps: Mapping[int, mx.array]) -> None:
-        """The target consumed `tokens` at `position`..; taps[layer] [len(tokens), H], or empty for a skipped span."""
+        """The target consumed `tokens` at `position`..; taps[layer] [R, H] are of the last R of them, or empty."""
 
 
 def block_of(tokens: Sequence[int], source: str) -> DraftBlock:

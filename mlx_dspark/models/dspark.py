@@ -32,22 +32,19 @@ class ContextCache:
 
     def append(self, keys: mx.array, values: mx.array, limit: int) -> None:
         """Add rows and keep the newest `limit`; moves the kept rows to the front when the buffer is full."""
-        count = keys.shape[2]
-        if count >= limit:
-            keys, values = keys[:, :, count - limit :], values[:, :, count - limit :]
-            self.begin = self.end = 0
-            count = limit
+        count = min(keys.shape[2], limit)
+        keys, values = keys[:, :, keys.shape[2] - count :], values[:, :, values.shape[2] - count :]
+        self.begin = max(self.begin, self.end + count - limit)
         if self.end + count > self.keys.shape[2]:
-            self._compact(count, limit)
+            self._compact(count)
         self.keys[:, :, self.end : self.end + count] = keys
         self.values[:, :, self.end : self.end + count] = values
         self.end += count
-        self.begin = max(self.begin, self.end - limit)
 
-    def _compact(self, count: int, limit: int) -> None:
+    def _compact(self, count: int) -> None:
+        """A fresh buffer: the rows still in the window, then room for `count` more and the slack."""
         kept = self.end - self.begin
-        capacity = min(limit, kept + count) + SLACK
-        blank = mx.zeros((*self.keys.shape[:2], capacity - kept, self.keys.shape[3]), self.keys.dtype)
+        blank = mx.zeros((*self.keys.shape[:2], count + SLACK, self.keys.shape[3]), self.keys.dtype)
         self.keys = mx.concatenate([self.keys[:, :, self.begin : self.end], blank], axis=2)
         self.values = mx.concatenate([self.values[:, :, self.begin : self.end], blank], axis=2)
         self.begin, self.end = 0, kept
@@ -94,20 +91,24 @@ class DraftLayer:
     up: Linear
     down: Linear
 
-    def keys_values(self, rows: mx.array, position: int) -> tuple[mx.array, mx.array]:
-        """Normed and roped keys, plain values [1, Hkv, T, D] of rows at positions from `position`."""
+    def project(self, rows: mx.array) -> tuple[mx.array, mx.array]:
+        """Normed keys without a position and plain values [T, Hkv, D]."""
         c = self.config
         k = rms_norm(self.k_proj(rows).reshape(-1, c.kv_heads, c.head_dim), self.k_norm, c.norm_eps)
-        v = self.v_proj(rows).reshape(-1, c.kv_heads, c.head_dim)
+        return k, self.v_proj(rows).reshape(-1, c.kv_heads, c.head_dim)
+
+    def placed(self, k: mx.array, v: mx.array, position: int) -> tuple[mx.array, mx.array]:
+        """Projected rows as roped keys and values [1, Hkv, T, D] at positions from `position`."""
         return self._rope(k, position), v.transpose(1, 0, 2)[None]
 
     def __call__(self, x: mx.array, spans: Sequence[Span], layer: int) -> mx.array:
         c = self.config
         h = rms_norm(x, self.input_norm, c.norm_eps)
         q = rms_norm(self.q_proj(h).reshape(-1, c.heads, c.head_dim), self.q_norm, c.norm_eps)
+        k, v = self.project(h)
         parts = []
         for span in spans:
-            keys, values = self.keys_values(h[span.rows], span.position)
+            keys, values = self.placed(k[span.rows], v[span.rows], span.position)
             keys, values = span.state.layers[layer].with_block(keys, values)
             turned = self._rope(q[span.rows], span.position)[0].transpose(1, 0, 2)
             parts.append(attend_window(turned, keys, values, c.head_dim**-0.5, span.mask, self.sinks))
@@ -183,15 +184,19 @@ class DSpark:
 
     def observe(self, state: DSparkState, tokens: Sequence[int], position: int, taps: Mapping[int, mx.array]) -> None:
         """Turn tapped rows into context keys and values; rows that do not follow the last ones start afresh."""
-        if not taps or not tokens:
-            return
-        if position != state.position:
+        end, limit = position + len(tokens), self.config.window - 1
+        begin = end - (taps[self.config.taps[0]].shape[0] if taps else 0)
+        assert begin >= position
+        if begin != state.position:
             state.layers = self.new_state().layers
-        fused = mx.concatenate([taps[layer] for layer in self.config.taps], axis=-1)
+        state.position = end
+        skipped = max(0, end - begin - limit)
+        if begin + skipped == end:
+            return
+        fused = mx.concatenate([taps[layer][skipped:] for layer in self.config.taps], axis=-1).astype(self.dtype)
         rows = rms_norm(self.fc(fused), self.hidden_norm, self.config.norm_eps)
         for layer, cache in zip(self.layers, state.layers, strict=True):
-            cache.append(*layer.keys_values(rows, position), self.config.window - 1)
-        state.position = position + len(tokens)
+            cache.append(*layer.placed(*layer.project(rows), begin + skipped), limit)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         asked = [r for r in requests if r.count > 0]

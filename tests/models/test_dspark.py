@@ -11,6 +11,8 @@ import pytest
 
 from mlx_dspark.checkpoint.drafter_config import read_drafter_config
 from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.errors import TensorError
+from mlx_dspark.models import dspark
 from mlx_dspark.models.drafter import DraftRequest
 from mlx_dspark.models.dspark import DSpark
 from mlx_dspark.ops.linear import DenseLinear
@@ -111,8 +113,145 @@ def test_a_batch_equals_its_solo_requests(drafter: DSpark) -> None:
         observe(drafter, state, rng.normal(size=(n, 3 * build.HIDDEN)), 0)
         requests.append(DraftRequest(state, n, n, count, Recorder()))
     together = [b.tokens.tolist() for b in drafter.propose(requests)]
+    packed = [r.pick.rows for r in requests]
+    for r in requests:
+        r.pick.rows = []
     assert together == [drafter.propose([r])[0].tokens.tolist() for r in requests]
     assert [len(t) for t in together] == [7, 0, 3, 5]
+    for rows, request in zip(packed, requests, strict=True):
+        assert len(rows) == request.count
+        for a, b in zip(rows, request.pick.rows, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5, rtol=0)
+
+
+def logits_of(drafter: DSpark, state: object, anchor: int, position: int, count: int) -> np.ndarray:
+    pick = Recorder()
+    drafter.propose([DraftRequest(state, anchor, position, count, pick)])
+    return np.array(pick.rows)
+
+
+def test_a_shorter_block_is_the_head_of_a_longer_one(drafter: DSpark) -> None:
+    state = drafter.new_state()
+    observe(drafter, state, np.random.default_rng(5).normal(size=(60, 3 * build.HIDDEN)), 0)
+    full = logits_of(drafter, state, 7, 60, 7)
+    for count in range(1, 8):
+        np.testing.assert_allclose(logits_of(drafter, state, 7, 60, count), full[:count], atol=1e-5, rtol=0)
+    assert len(logits_of(drafter, state, 7, 60, 50)) == drafter.max_draft == build.DRAFTER["block_size"] - 1
+
+
+def test_the_window_has_exactly_its_rows(drafter: DSpark) -> None:
+    """The anchor at 60 sees keys 60 - WINDOW + 1 .. 60: the row before is invisible, the first one is not."""
+    rows = np.random.default_rng(6).normal(size=(60, 3 * build.HIDDEN))
+
+    def after(changed: int | None) -> np.ndarray:
+        state, history = drafter.new_state(), rows.copy()
+        if changed is not None:
+            history[changed] = np.random.default_rng(7).normal(size=3 * build.HIDDEN) * 3
+        for begin in range(0, 60, 20):
+            observe(drafter, state, history[begin : begin + 20], begin)
+        return logits_of(drafter, state, 7, 60, 7)
+
+    full, first = after(None), 60 - WINDOW + 1
+    np.testing.assert_array_equal(after(first - 1), full)
+    # Slot 0 is the only one that sees the first row; later slots hear of it through their own attention to slot 0.
+    assert np.abs(after(first) - full)[0].max() > 1e-4
+    assert np.abs(after(59) - full)[-1].max() > 1e-4
+
+
+def test_the_mask_at_the_edges_of_the_window(drafter: DSpark) -> None:
+    for length in (0, 1, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 90):
+        state = drafter.new_state()
+        observe(drafter, state, np.zeros((length, 3 * build.HIDDEN)), 0)
+        mask = np.array(drafter._mask(DraftRequest(state, 0, length, 7, Recorder()), 8))
+        kept = min(length, WINDOW - 1)
+        assert mask.shape == (8, kept + 8)
+        for slot, row in enumerate(mask):
+            query, keys = length + slot, np.arange(length - kept, length + 8)
+            np.testing.assert_array_equal(row, (keys <= query) & (keys > query - WINDOW))
+            assert row.sum() == min(length + slot + 1, WINDOW)
+
+
+@pytest.mark.parametrize("given", [0, 1, 10, 23, 24, 39, 40])
+def test_fewer_tap_rows_belong_to_the_last_tokens(drafter: DSpark, given: int) -> None:
+    rng = np.random.default_rng(given)
+    rows, more = rng.normal(size=(40, 3 * build.HIDDEN)), rng.normal(size=(3, 3 * build.HIDDEN))
+    whole, partial = drafter.new_state(), drafter.new_state()
+    observe(drafter, whole, rows[40 - given :], 40 - given)
+    parts = np.split(rows[40 - given :].astype(np.float32), 3, axis=1)
+    taps = {layer: mx.array(p) for layer, p in zip((0, 2, 4), parts, strict=True)}
+    drafter.observe(partial, [0] * 40, 0, taps)
+    for state in (whole, partial):
+        observe(drafter, state, more, 40)
+        assert state.rows == min(given + 3, WINDOW - 1)
+    np.testing.assert_allclose(
+        logits_of(drafter, partial, 5, 43, 7), logits_of(drafter, whole, 5, 43, 7), atol=1e-5, rtol=0
+    )
+
+
+def test_a_span_without_taps_forgets_the_context(drafter: DSpark) -> None:
+    rng, state = np.random.default_rng(8), drafter.new_state()
+    observe(drafter, state, rng.normal(size=(10, 3 * build.HIDDEN)), 0)
+    drafter.observe(state, [0] * 5, 10, {})
+    assert state.rows == 0
+    fresh = logits_of(drafter, drafter.new_state(), 5, 15, 7)
+    np.testing.assert_array_equal(logits_of(drafter, state, 5, 15, 7), fresh)
+
+
+@pytest.mark.parametrize("slack", [0, 1, 5, 256])
+def test_any_sizes_of_spans_fit_the_buffer(drafter: DSpark, monkeypatch: pytest.MonkeyPatch, slack: int) -> None:
+    """Spans longer than the slack but shorter than the window, after a full window."""
+    monkeypatch.setattr(dspark, "SLACK", slack)
+    rng, state, position = np.random.default_rng(slack), drafter.new_state(), 0
+    rows = rng.normal(size=(250, 3 * build.HIDDEN))
+    for size in (23, 10, 22, 1, 23, 15, 24, 20, 20, 8, 1, 22, 30, 12):
+        observe(drafter, state, rows[position : position + size], position)
+        position += size
+        assert state.rows == min(position, WINDOW - 1)
+        assert state.nbytes <= 2 * 2 * 2 * DIM * 4 * (WINDOW - 1 + slack)
+    again = drafter.new_state()
+    observe(drafter, again, rows[position - WINDOW + 1 : position], position - WINDOW + 1)
+    np.testing.assert_allclose(
+        logits_of(drafter, state, 5, position, 7), logits_of(drafter, again, 5, position, 7), atol=1e-5, rtol=0
+    )
+
+
+def test_picks_get_positions_and_what_is_pending(drafter: DSpark) -> None:
+    seen: list[tuple[int, list[int] | None, object]] = []
+
+    def pick(logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
+        seen.append((position, None if pending is None else pending.tolist(), (logits.shape, logits.dtype)))
+        return mx.array([10 + len(seen)], mx.int32)
+
+    (block,) = drafter.propose([DraftRequest(drafter.new_state(), 5, 100, 4, pick)])
+    assert (block.tokens.tolist(), block.tokens.dtype, block.source) == ([11, 12, 13, 14], mx.int32, "dspark")
+    assert [s[0] for s in seen] == [101, 102, 103, 104]
+    assert [s[1] for s in seen] == [None, [11], [11, 12], [11, 12, 13]]
+    assert {s[2] for s in seen} == {((1, build.VOCAB), mx.float32)}
+
+
+def test_half_precision_heads_take_taps_of_any_dtype(tmp_path: Path) -> None:
+    folder = build.write_drafter(tmp_path / "drafter")
+    head = DenseLinear(mx.array(HEAD).astype(mx.bfloat16))
+    drafter = DSpark.load(read_drafter_config(folder), Weights(folder, None), head)
+    state = drafter.new_state()
+    observe(drafter, state, np.random.default_rng(1).normal(size=(30, 3 * build.HIDDEN)), 0)
+    assert {c.keys.dtype for c in state.layers} == {drafter.dtype} == {mx.bfloat16}
+    assert np.isfinite(logits_of(drafter, state, 5, 30, 7)).all()
+
+
+def test_a_confidence_head_is_ignored_only_if_the_config_has_one(tmp_path: Path) -> None:
+    for announced in (True, False):
+        folder = build.write_drafter(tmp_path / str(announced), enable_confidence_head=announced)
+        arrays = {k: mx.array(v) for k, v in build.drafter_arrays().items()}
+        arrays["confidence_head.proj.weight"] = mx.zeros((1, build.HIDDEN))
+        mx.save_safetensors(str(folder / "model.safetensors"), arrays)
+        config, weights, head = read_drafter_config(folder), Weights(folder, None), DenseLinear(mx.array(HEAD))
+        if announced:
+            DSpark.load(config, weights, head)
+            assert weights.ignored == ["confidence_head.proj.weight"]
+        else:
+            with pytest.raises(TensorError, match="confidence_head"):
+                DSpark.load(config, weights, head)
 
 
 def test_context_after_a_gap_starts_afresh_and_memory_is_bounded(drafter: DSpark) -> None:
