@@ -46,9 +46,6 @@ class Source:
     def paths(self) -> list[Path]:
         return list(self._files)
 
-    def descriptor(self, path: Path) -> int:
-        return self._files[path].fileno()
-
     def read_into(self, info: TensorInfo, offset: int, view: memoryview) -> None:
         """Fill `view` from the tensor's bytes at `offset`. Raises ConversionError if the file ends before."""
         file, at = self._files[info.file], info.begin + offset

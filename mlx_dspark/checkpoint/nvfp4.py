@@ -19,7 +19,6 @@ Table = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
 NAN_CODE = 0x7F  # with either sign; E4M3 has no infinities
-LARGEST = np.float32(448.0 * 6.0)  # the largest code times the largest block scale
 BLOCK = 1 << 16  # bytes decoded at a time: index and output stay in the processor's cache
 
 

@@ -1,4 +1,4 @@
-"""THE loop body, over B sequences: cap -> propose -> verify -> pick -> accept -> rollback -> observe -> commit.
+"""THE loop body, over B sequences: cap -> propose -> verify -> pick -> accept -> commit -> rollback -> observe.
 
 A draft stands while it equals what the target picks, so every kind of decoding is this function. The one place
 that waits for the device.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -33,16 +32,11 @@ class Round:
     times: dict[str, float] = field(default_factory=dict)
 
 
-class Clock(Protocol):
-    """Splits a round's time into phases; `arrays` are what the phase has made."""
-
-    def lap(self, phase: str, arrays: Sequence[mx.array]) -> None: ...
-
-    def laps(self) -> dict[str, float]: ...
-
-
 class LazyClock:
-    """Leaves the device alone: phases get the time of building, `wait` gets the one synchronisation."""
+    """Splits a round's time into phases; `arrays` are what a phase has made.
+
+    Leaves the device alone: phases get the time of building, `wait` gets the one synchronisation.
+    """
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
@@ -87,8 +81,10 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
 
     committed = []
     for s, b, pick in zip(sessions, blocks, picks, strict=True):
-        found = accept(_ids(b.tokens), _ids(pick))
-        committed.append((found.length, s.commit([*_ids(b.tokens)[: found.length], found.next_token])))
+        drafts = _ids(b.tokens)
+        found = accept(drafts, _ids(pick))
+        s.cap.observe(len(drafts), found.length)
+        committed.append((found.length, s.commit([*drafts[: found.length], found.next_token])))
     target.rollback(state, verified.trace, [len(c.tokens) for _, c in committed])
     watch.lap("rollback", state.arrays())
 

@@ -47,7 +47,7 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but vocab_size is {config.vocab_size}; "
             "the tokenizer is not this model's"
         )
-    target = _target(folder, config, options)
+    target = _target(folder, config, options, say)
     chosen = _drafter(options, drafter_folder, drafter_config, target)
     say("reading weights")
     nbytes = materialize([target, chosen])
@@ -107,13 +107,16 @@ def _dtype(options: LoadOptions) -> mx.Dtype | None:
     return mx.float32 if on_cpu() else None
 
 
-def _target(folder: Path, config: TargetConfig, options: LoadOptions) -> NemotronH:
+def _target(folder: Path, config: TargetConfig, options: LoadOptions, say: Say) -> NemotronH:
     weights = Weights(folder, config.quantization, _dtype(options))
     if on_cpu() and weights.dtype != mx.float32 and config.experts and config.quantization is None:
         raise OptionError(
             f"--dtype is {options.dtype}, but MLX's CPU runs unquantised experts in float32 only; use that"
         )
-    return NemotronH.load(config, weights)
+    target = NemotronH.load(config, weights)
+    if weights.ignored:
+        say(f"leaving {len(weights.ignored)} mtp tensors aside")
+    return target
 
 
 def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | None, target: NemotronH) -> Drafter:

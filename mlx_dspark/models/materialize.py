@@ -1,4 +1,4 @@
-"""Read a built model's arrays from disk now, a layer at a time, instead of at first use."""
+"""Read a built model's arrays from disk now, some at a time, instead of at first use."""
 
 from __future__ import annotations
 

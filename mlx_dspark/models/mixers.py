@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import TargetConfig
 from mlx_dspark.checkpoint.weights import Weights
-from mlx_dspark.models.state import KVCache, MambaCache, MambaTrace
+from mlx_dspark.models.state import KVCache, LayerCache, MambaCache, MambaTrace
 from mlx_dspark.ops.attention import attend
 from mlx_dspark.ops.conv import conv_silu
 from mlx_dspark.ops.linear import Linear
@@ -20,6 +19,15 @@ from mlx_dspark.ops.rows import RowPlan
 from mlx_dspark.ops.ssm import scan_inputs, softplus, walk
 
 Traces = list[MambaTrace | None]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows [begin, end) of a packed batch belong to State row `row`."""
+
+    row: int
+    begin: int
+    end: int
 
 
 def _packed(parts: list[mx.array]) -> mx.array:
@@ -62,13 +70,14 @@ class Mamba:
         )
 
     def __call__(
-        self, x: mx.array, segments: Sequence[Any], caches: Sequence[Any], plan: RowPlan
+        self, x: mx.array, segments: Sequence[Segment], caches: Sequence[LayerCache], plan: RowPlan
     ) -> tuple[mx.array, Traces]:
         c = self.config
         z, conv_in, dt = mx.split(plan.linear(self.in_proj, x), [c.inner_size, c.inner_size + c.conv_size], axis=-1)
         parts: list[mx.array] = []
         traces: Traces = []
         for segment, cache in zip(segments, caches, strict=True):
+            assert isinstance(cache, MambaCache)
             rows = slice(segment.begin, segment.end)
             y, trace = self._scan(conv_in[rows], dt[rows], cache)
             parts.append(y)
@@ -119,7 +128,7 @@ class Attention:
         )
 
     def __call__(
-        self, x: mx.array, segments: Sequence[Any], caches: Sequence[Any], plan: RowPlan
+        self, x: mx.array, segments: Sequence[Segment], caches: Sequence[LayerCache], plan: RowPlan
     ) -> tuple[mx.array, Traces]:
         c = self.config
         q = plan.linear(self.q_proj, x).reshape(-1, c.heads, c.head_dim)
@@ -157,7 +166,7 @@ class Mlp:
         return self.down(relu2(self.up(x)))
 
     def __call__(
-        self, x: mx.array, segments: Sequence[Any], caches: Sequence[Any], plan: RowPlan
+        self, x: mx.array, segments: Sequence[Segment], caches: Sequence[LayerCache], plan: RowPlan
     ) -> tuple[mx.array, Traces]:
         return plan.linear(self.apply, x), [None] * len(segments)
 
@@ -203,6 +212,6 @@ class Moe:
         return y if self.shared is None else y + self.shared.apply(x)
 
     def __call__(
-        self, x: mx.array, segments: Sequence[Any], caches: Sequence[Any], plan: RowPlan
+        self, x: mx.array, segments: Sequence[Segment], caches: Sequence[LayerCache], plan: RowPlan
     ) -> tuple[mx.array, Traces]:
         return plan.experts(self.apply, x), [None] * len(segments)

@@ -14,8 +14,8 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import TargetConfig
 from mlx_dspark.checkpoint.weights import Weights
-from mlx_dspark.models.mixers import Attention, Mamba, Mlp, Moe
-from mlx_dspark.models.state import KVCache, LayerCache, MambaCache, MambaTrace, Row, State, Trace, roll_back
+from mlx_dspark.models.mixers import Attention, Mamba, Mlp, Moe, Segment, Traces
+from mlx_dspark.models.state import KVCache, LayerCache, MambaCache, Row, State, Trace, roll_back
 from mlx_dspark.models.target import Taps, Verification
 from mlx_dspark.ops.linear import Embedding, Linear
 from mlx_dspark.ops.norm import rms_norm
@@ -24,21 +24,12 @@ from mlx_dspark.ops.rows import TOGETHER, RowPlan
 PREFILL_GRID = 512
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Rows [begin, end) of a packed batch belong to State row `row`."""
-
-    row: int
-    begin: int
-    end: int
-
-
 class Mixer(Protocol):
     """One layer's maths over packed rows; `caches` and the returned traces run parallel to `segments`."""
 
     def __call__(
         self, x: mx.array, segments: Sequence[Segment], caches: Sequence[LayerCache], plan: RowPlan
-    ) -> tuple[mx.array, list[MambaTrace | None]]: ...
+    ) -> tuple[mx.array, Traces]: ...
 
 
 @dataclass(frozen=True, eq=False)

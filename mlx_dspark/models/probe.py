@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from mlx_dspark.models.nemotron_h import NemotronH, Segment
+from mlx_dspark.models.mixers import Segment
+from mlx_dspark.models.nemotron_h import NemotronH
 from mlx_dspark.models.state import Row
 from mlx_dspark.ops.rows import MAX_WIDTH, RowPlan, Rows, one_by_one, padded, together
 
