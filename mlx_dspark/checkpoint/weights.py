@@ -6,12 +6,14 @@ a whole model is built and checked before the first weight is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_dspark.checkpoint.config import Quantization
+from mlx_dspark.checkpoint.config import TENSOR_SCALES, Quantization
+from mlx_dspark.checkpoint.nvfp4_modules import Module, read_modules
 from mlx_dspark.checkpoint.safetensors import TensorInfo, read_folder
 from mlx_dspark.errors import TensorError
 from mlx_dspark.ops.linear import (
@@ -30,16 +32,34 @@ FLOATS = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
 
 
 class Weights:
-    """Tensors of one folder. Floating tensors come out in `dtype`; names drawn are remembered for `finish`."""
+    """Tensors of one folder. Floating tensors come out in `dtype`; names drawn are remembered for `finish`.
 
-    def __init__(self, folder: Path, quantization: Quantization | None, dtype: mx.Dtype | None = None):
+    `quantization` is mlx's own entry; `modules` are matrices in the form their NVFP4 producer wrote.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        quantization: Quantization | None,
+        dtype: mx.Dtype | None = None,
+        modules: Mapping[str, Module] | None = None,
+    ):
         self.folder = folder
         self.tensors = read_folder(folder)
         self.quantization = quantization
+        self.modules = modules or {}
         self.dtype = dtype or self.stored_dtype
         self._files: dict[Path, dict[str, mx.array]] = {}
         self._drawn: set[str] = set()
         self.ignored: list[str] = []
+
+    @classmethod
+    def with_nvfp4(cls, folder: Path, quantization: Quantization | None, dtype: mx.Dtype) -> Weights:
+        """Weights that, where mlx has no entry, also read NVFP4 matrices in the form their producer wrote."""
+        modules, unused = ({}, []) if quantization else read_modules(folder)
+        weights = cls(folder, quantization, dtype, modules)
+        weights._drawn.update(unused)
+        return weights
 
     @property
     def stored_dtype(self) -> mx.Dtype:
@@ -127,9 +147,24 @@ class Weights:
         return self._files[info.file][info.name]
 
     def _quantized(self, name: str) -> bool:
-        return self.has(f"{name}.scales")
+        return name in self.modules or self.has(f"{name}.scales")
 
     def _packed(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight:
+        return self._module(self.modules[name], shape) if name in self.modules else self._mlx_packed(name, shape)
+
+    def _module(self, module: Module, shape: tuple[int, ...]) -> QuantizedWeight:
+        """A producer's NVFP4 matrix in mlx's form: the same bytes; blocks of 32 values repeat their scale."""
+        if module.shape != shape:
+            raise TensorError(
+                f"{module.weight.file}: {module.name} is an NVFP4 matrix {list(module.shape)}, "
+                f"but config.json asks for {list(shape)}"
+            )
+        self._drawn.update(info.name for info in (module.weight, module.scales, module.scale))
+        scales = mx.repeat(self._raw(module.scales), module.group // 16, axis=-1)
+        codes, factor = self._raw(module.weight).view(mx.uint32), mx.array(module.tensor_scale, mx.float32)
+        return QuantizedWeight(codes, scales, None, 16, 4, "nvfp4", 1 / factor if module.reciprocal else factor)
+
+    def _mlx_packed(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight:
         """The three parts of a quantised matrix; bits and group follow from shapes and must agree with the config."""
         weight, scales = self._info(f"{name}.weight"), self._info(f"{name}.scales")
         said = self.quantization.of(name) if self.quantization else None
@@ -144,7 +179,20 @@ class Weights:
                 f"but {said.bits} bits in groups of {said.group_size} need U32 {list(want)} and {list(groups)}"
             )
         if said.mode == "affine":
-            scale = self.array(f"{name}.scales", groups)
+            factors = self.array(f"{name}.scales", groups)
             offset = self.array(f"{name}.biases", groups)
-            return QuantizedWeight(self._raw(weight), scale, offset, said.group_size, said.bits)
-        return QuantizedWeight(self._raw(weight), self._raw(scales), None, said.group_size, said.bits, said.mode)
+            return QuantizedWeight(self._raw(weight), factors, offset, said.group_size, said.bits)
+        scale = self._tensor_scale(name) if len(shape) == 2 else None
+        return QuantizedWeight(self._raw(weight), self._raw(scales), None, said.group_size, said.bits, said.mode, scale)
+
+    def _tensor_scale(self, name: str) -> mx.array | None:
+        """The scale of the whole matrix, if config.json says that NVFP4 matrices have one and this one does."""
+        names = self.quantization.tensor_scales if self.quantization else ()
+        found = next((n for n in names if self.has(f"{name}.{n}")), None)
+        if found is None:
+            return None
+        info = self._info(f"{name}.{found}")
+        if info.dtype != "F32" or math.prod(info.shape) != 1:
+            raise TensorError(f"{info.file}: {info.name} is {info.dtype} {list(info.shape)}, but it must be one F32")
+        value = self._raw(info).reshape(())
+        return 1 / value if TENSOR_SCALES[found] else value

@@ -125,7 +125,7 @@ def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | 
         parts.append(Lookup())
     if folder and config:
         bits = options.drafter_bits if options.drafter_bits is not None else 0 if on_cpu() else 4
-        weights = Weights(folder, config.quantization, target.dtype)
+        weights = Weights.with_nvfp4(folder, config.quantization, target.dtype)
         parts.append(DSpark.load(config, weights, target.head, bits))
     if len(parts) > 1:
         return FirstOf(parts)
