@@ -6,6 +6,7 @@ Shapes: G groups, R heads a group, P channels a head, N state size; state [G, R,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -24,6 +25,14 @@ class ScanInputs:
 
     def first(self, count: int) -> ScanInputs:
         return ScanInputs(self.decay[:count], self.inject[:count], self.b[:count])
+
+    @property
+    def nbytes(self) -> int:
+        return self.decay.nbytes + self.inject.nbytes + self.b.nbytes
+
+
+Walk = Callable[[mx.array, ScanInputs, mx.array], tuple[mx.array, mx.array]]
+"""(state, scan, c) -> read-outs and the state after; see `walk`."""
 
 
 def scan_inputs(x: mx.array, dt: mx.array, a: mx.array, b: mx.array) -> ScanInputs:
