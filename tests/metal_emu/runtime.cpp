@@ -1,6 +1,7 @@
 // The scheduler: runs a grid threadgroup by threadgroup, and the threads of one as fibers in a chosen order.
 #include "runtime.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -34,15 +35,15 @@ struct Fiber {
   Thread thread;
   State state;
   Place place;
-  ucontext_t context;
-  std::unique_ptr<char[]> stack{new char[STACK]};
+  jmp_buf resume;
+  std::unique_ptr<char[]> stack;  // null until first entered
   unsigned char given[SLOT];
 };
 
-std::vector<Fiber> fibers;
+std::vector<Fiber> fibers;             // each serves one thread of every threadgroup in turn
 std::vector<unsigned char> published;  // what each simdgroup handed over when it last met
 uint alive;                            // fibers in use by this threadgroup
-ucontext_t scheduler;
+jmp_buf scheduler;
 void* const* data;
 const size_t* count;
 std::string message;
@@ -70,12 +71,28 @@ void suspend(State state, Place at) {
   Fiber& f = current();
   f.state = state;
   f.place = at;
-  swapcontext(&f.context, &scheduler);
+  if (!_setjmp(f.resume)) _longjmp(scheduler, 1);
 }
 
 void run_fiber() {
-  kernel(data, count);
-  suspend(State::ended, {});
+  for (;;) {
+    kernel(data, count);
+    suspend(State::ended, {});
+  }
+}
+
+// Runs a fiber until it waits, ends or fails. Jumps, as swapcontext would cost two system calls each time.
+void enter(Fiber& f) {
+  self = &f.thread;
+  if (_setjmp(scheduler)) return;
+  if (f.stack) _longjmp(f.resume, 1);
+  f.stack.reset(new char[STACK]);
+  ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = f.stack.get();
+  start.uc_stack.ss_size = STACK;
+  makecontext(&start, run_fiber, 0);
+  setcontext(&start);
 }
 
 // Lets fibers [begin, end) pass if all wait at one place in `state`; otherwise says who does not.
@@ -117,10 +134,6 @@ void place_threads(uint3 group) {
         Fiber& f = fibers[alive];
         f.thread = {first + at, at, group, size, alive};
         f.state = State::ready;
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack.get();
-        f.context.uc_stack.ss_size = STACK;
-        makecontext(&f.context, run_fiber, 0);
         alive++;
       }
 }
@@ -142,8 +155,7 @@ bool run_threadgroup(uint3 group, int schedule, std::mt19937& random) {
   for (;;) {
     for (uint i : order) {
       if (fibers[i].state != State::ready) continue;
-      self = &fibers[i].thread;
-      swapcontext(&scheduler, &fibers[i].context);
+      enter(fibers[i]);
       if (!message.empty()) return false;
     }
     const auto ended = [](Fiber& f) { return f.state == State::ended; };
@@ -196,8 +208,7 @@ void fail(const char* format, ...) {
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   message = std::string(text) + ", in " + show(*self);
-  setcontext(&scheduler);
-  __builtin_unreachable();
+  _longjmp(scheduler, 1);
 }
 
 }  // namespace emu
@@ -213,6 +224,7 @@ extern "C" const char* emu_run(void* const* data, const size_t* count, const uin
   emu::count = count;
   emu::dispatch.grid = uint3{grid[0], grid[1], grid[2]};
   emu::dispatch.group = uint3{std::min(grid[0], group[0]), std::min(grid[1], group[1]), std::min(grid[2], group[2])};
+  if (!emu::message.empty()) emu::fibers.clear();  // they stand in the middle of the run that failed
   emu::message.clear();
   emu::run(schedule);
   return emu::message.empty() ? nullptr : emu::message.c_str();
