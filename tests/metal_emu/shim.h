@@ -16,10 +16,16 @@ typedef unsigned short ushort;
 typedef unsigned char uchar;
 typedef unsigned long ulong;
 
-#define EMU_VECTORS(T)                                \
-  typedef T T##2 __attribute__((ext_vector_type(2))); \
-  typedef T T##3 __attribute__((ext_vector_type(3))); \
-  typedef T T##4 __attribute__((ext_vector_type(4)));
+namespace emu {
+template <class T>
+constexpr int width = 1;
+}
+
+#define EMU_VECTOR(T, N)                                \
+  typedef T T##N __attribute__((ext_vector_type(N)));   \
+  template <>                                           \
+  constexpr int emu::width<T##N> = N;
+#define EMU_VECTORS(T) EMU_VECTOR(T, 2) EMU_VECTOR(T, 3) EMU_VECTOR(T, 4)
 EMU_VECTORS(float)
 EMU_VECTORS(int)
 EMU_VECTORS(uint)
@@ -28,6 +34,7 @@ EMU_VECTORS(ushort)
 EMU_VECTORS(char)
 EMU_VECTORS(uchar)
 #undef EMU_VECTORS
+#undef EMU_VECTOR
 
 // Address spaces have no meaning here; translate.py has already dealt with `threadgroup`.
 #define device
@@ -86,6 +93,25 @@ struct Half {
     return bits & 0x8000 ? -size : size;
   }
 };
+
+template <class V, class Part>
+void append(V& v, int& at, Part part) {
+  if constexpr (width<Part> == 1)
+    v[at++] = part;
+  else
+    for (int i = 0; i < width<Part>; i++) v[at++] = part[i];
+}
+
+// float4(a, b, c, d), float4(ab, c, d), float4(a) for all four, float4(int4): Metal's constructors.
+template <class V, class... Parts>
+V make(Parts... parts) {
+  static_assert(sizeof...(Parts) == 1 || (width<Parts> + ...) == width<V>, "as many parts as the vector is wide");
+  V v;
+  int at = 0;
+  do (append(v, at, parts), ...);
+  while (at < width<V>);
+  return v;
+}
 
 // An index and the place it was used at.
 struct Index {
@@ -264,3 +290,14 @@ using namespace metal;
 }  // namespace metal
 
 using namespace metal;
+
+// A vector's name before a parenthesis is its constructor; elsewhere it stays a type.
+#define float2(...) emu::make<float2>(__VA_ARGS__)
+#define float3(...) emu::make<float3>(__VA_ARGS__)
+#define float4(...) emu::make<float4>(__VA_ARGS__)
+#define int2(...) emu::make<int2>(__VA_ARGS__)
+#define int3(...) emu::make<int3>(__VA_ARGS__)
+#define int4(...) emu::make<int4>(__VA_ARGS__)
+#define uint2(...) emu::make<uint2>(__VA_ARGS__)
+#define uint3(...) emu::make<uint3>(__VA_ARGS__)
+#define uint4(...) emu::make<uint4>(__VA_ARGS__)
