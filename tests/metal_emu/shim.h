@@ -135,6 +135,7 @@ struct Buffer {
       fail("%s line %d: index %ld of %s, which holds %zu", i.at.file, i.at.line, at, name, count);
     return data[at];
   }
+  T& operator*() const { return (*this)[0]; }
   Buffer operator+(long by) const { return {data, count, name, offset + by}; }
   Buffer& operator+=(long by) {
     offset += by;

@@ -157,9 +157,16 @@ def test_integers_pass_unchanged(dtype: mx.Dtype) -> None:
 
 
 @needs_clang
-def test_outputs_start_as_nan_or_as_told() -> None:
-    launch = {"inputs": [], "output_shapes": [(4,)], "output_dtypes": [mx.float32], "grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
-    (y,) = kernel("y[1] = 2;", [])(**launch)
-    assert np.array_equal(np.isnan(np.array(y)), [True, False, True, True])
-    (y,) = kernel("y[1] = 2;", [])(**launch, init_value=-1)
-    assert np.array(y).tolist() == [-1, 2, -1, -1]
+@pytest.mark.parametrize(("start", "expected"), [(None, [np.nan, 2, np.nan]), (-1.0, [-1, 2, -1])])
+def test_outputs_start_as_nan_or_as_told(start: float | None, expected: list[float]) -> None:
+    (y,) = kernel("y[1] = 2;", [])(
+        inputs=[], output_shapes=[(3,)], output_dtypes=[mx.float32], grid=(1, 1, 1), threadgroup=(1, 1, 1),
+        init_value=start,
+    )  # fmt: skip
+    assert np.array_equal(np.array(y), expected, equal_nan=True)
+
+
+@needs_clang
+def test_a_buffer_s_name_moves_for_its_own_thread_only() -> None:
+    x = mx.arange(10)
+    assert one("x += i; y[i] = i < 9 ? *(x + 1) : x[0];", x, 4).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]

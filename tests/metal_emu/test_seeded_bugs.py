@@ -77,7 +77,11 @@ def test_indices_outside(right: str, wrong: str, says: str) -> None:
     ("right", "wrong", "says"),
     [
         ("float sum =", "if (i % 32 == 5) return;\n float sum =", r"simd_sum at body line 5 .* \(5, 0, 0\) has ended"),
-        ("simd_sum(x[i])", "i < 7 ? simd_sum(x[i]) : 0", r"simd_sum at body line 4 is not reached .* \(7, 0, 0\) waits"),
+        (
+            "simd_sum(x[i])",
+            "i < 7 ? simd_sum(x[i]) : 0",
+            r"simd_sum at body line 4 is not reached .* \(7, 0, 0\) waits",
+        ),
         ("simd_sum(x[i])", "i < 7 ? simd_sum(x[i]) : simd_sum(x[i])", r"simd_sum at body line 4 is not reached"),
         (BARRIER, "if (i != 40) " + BARRIER, r"barrier at body line 6 .* whole threadgroup: .* \(40, 0, 0\) has ended"),
         (BARRIER, f"if (i < 32) {{ {BARRIER} }} else {BARRIER}", r"not reached by its whole threadgroup"),

@@ -98,7 +98,7 @@ def _input(argument: Argument, index: int, source: str) -> Iterator[str]:
 
 
 def _buffer(argument: Argument, kind: str, index: int) -> str:
-    return f'  const emu::Buffer<{kind}> {argument.name}{{static_cast<{kind}*>(data[{index}]), count[{index}], "{argument.name}"}};'
+    return f'  emu::Buffer<{kind}> {argument.name}{{static_cast<{kind}*>(data[{index}]), count[{index}], "{argument.name}"}};'
 
 
 def _named(name: str, text: str) -> bool:
