@@ -18,7 +18,6 @@ from mlx_dspark.checkpoint.resolve import places
 from mlx_dspark.engine.load import device_name, load
 from mlx_dspark.engine.pair import Pair
 from mlx_dspark.errors import DsparkError
-from mlx_dspark.ops.choose import choose_kernels
 from mlx_dspark.version import __version__
 
 PACKAGES = ("mlx", "numpy", "tokenizers", "huggingface_hub", "mlx-lm")
@@ -51,6 +50,7 @@ def examine(model: str, drafter: str | None = None, say: Callable[[str], None] =
         found.healthy = False
         found.add("pair", model, f"cannot be loaded: {error}")
         return found
+    found.add("device", "kernels", str(pair.names["kernels"]))
     for what, finding in _pair(pair):
         found.add("pair", what, finding)
     found.healthy = pair.widths.exact
@@ -68,7 +68,7 @@ def _versions() -> Lines:
 
 
 def _device() -> Lines:
-    lines = [("device", device_name()), ("kernels", choose_kernels()[1])]
+    lines = [("device", device_name())]
     if sys.platform.startswith("linux"):
         lines.append(("cores", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}"))
     memory = mx.device_info().get("memory_size")

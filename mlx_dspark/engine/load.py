@@ -49,7 +49,7 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but vocab_size is {config.vocab_size}; "
             "the tokenizer is not this model's"
         )
-    kernels, sentence = choose_kernels()
+    kernels, sentence = choose_kernels(config.state_size)
     say(sentence)
     target = _target(folder, config, options, kernels, say)
     chosen = _drafter(options, drafter_folder, drafter_config, target)
@@ -58,7 +58,7 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
     say("probing the device")
     widths = probe_widths(target)
     target.plan = widths.plan
-    names = {"model": options.model, "drafter": drafter_name, "device": device_name(), "kernels": kernels.name}
+    names = {"model": options.model, "drafter": drafter_name, "device": device_name(), "kernels": sentence}
     eos = config.eos_ids | tokenizer.eos_ids
     return Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes)
 

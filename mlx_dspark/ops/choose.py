@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mlx_dspark.ops.kernels import STOCK, Kernels
+from mlx_dspark.ops.kernels import STOCK, Kernels, StockKernels
+from mlx_dspark.ops.metal_ssm import checked_walk
 from mlx_dspark.ops.native import find_native
 
 
@@ -12,9 +13,10 @@ def on_cpu() -> bool:
     return bool(mx.default_device().type == mx.DeviceType.cpu)
 
 
-def choose_kernels() -> tuple[Kernels, str]:
-    """The kernels, and one sentence that says which and why."""
+def choose_kernels(state_size: int) -> tuple[Kernels, str]:
+    """The kernels for a model whose SSM states have `state_size` entries a channel, and one sentence on them."""
     if not on_cpu():
-        return STOCK, "mlx's own ops on the GPU"
+        walk, sentence = checked_walk(mx.default_device(), state_size)
+        return StockKernels(walk), sentence
     native, sentence = find_native()
     return native or STOCK, sentence

@@ -72,6 +72,7 @@ class WalkedReplay:
     inputs: mx.array  # conv inputs [K-1+T, C], the window before the block first
     ssm: mx.array
     scan: ScanInputs
+    walk: Walk
 
     @property
     def nbytes(self) -> int:
@@ -79,7 +80,7 @@ class WalkedReplay:
 
     def after(self, keep: int) -> tuple[mx.array, mx.array]:
         taps = self.inputs.shape[0] - len(self.scan)
-        return self.inputs[keep : keep + taps], advance(self.ssm, self.scan.first(keep))
+        return self.inputs[keep : keep + taps], advance(self.ssm, self.scan.first(keep), self.walk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,4 +107,4 @@ class WalkedMamba:
         y, after = self.walk(ssm, scan, read.reshape(shape))
         y = (y + w.d[..., None] * x).reshape(count, w.inner).astype(projected.dtype)
         y = gated_group_norm(y, z, w.norm, groups, w.eps)
-        return MambaBlock(y, inputs[count:], after, WalkedReplay(inputs, ssm, scan))
+        return MambaBlock(y, inputs[count:], after, WalkedReplay(inputs, ssm, scan, self.walk))

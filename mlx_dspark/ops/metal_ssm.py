@@ -15,10 +15,8 @@ from typing import cast
 
 import mlx.core as mx
 
-from mlx_dspark.ops.ssm import ScanInputs, scan_inputs, walk
+from mlx_dspark.ops.ssm import ScanInputs, Walk, scan_inputs, walk
 
-Walk = Callable[[mx.array, ScanInputs, mx.array], tuple[mx.array, mx.array]]
-Advance = Callable[[mx.array, ScanInputs], mx.array]
 Kernel = Callable[..., Sequence[mx.array]]
 KernelFactory = Callable[..., Kernel]  # mx.fast.metal_kernel, or what takes its arguments and runs kernels elsewhere
 
@@ -94,15 +92,6 @@ def metal_walk(factory: KernelFactory, state_size: int) -> Walk:
         return y, last
 
     return run
-
-
-def advance_by(walk: Walk) -> Advance:
-    """The state alone after a scan of T >= 0 tokens, in the bits `walk` leaves: what a rollback walks again with."""
-
-    def advance(state: mx.array, scan: ScanInputs) -> mx.array:
-        return walk(state, scan, scan.b[:, :, 0, 0])[1] if len(scan) else state
-
-    return advance
 
 
 def checked_walk(device: mx.Device, state_size: int) -> tuple[Walk, str]:

@@ -50,11 +50,9 @@ def walk(state: mx.array, scan: ScanInputs, c: mx.array) -> tuple[mx.array, mx.a
     return mx.stack(reads), state
 
 
-def advance(state: mx.array, scan: ScanInputs) -> mx.array:
-    """The state alone after walking `scan`; the same bits as `walk` leaves."""
-    for t in range(len(scan)):
-        state = scan.decay[t] * state + scan.inject[t] * scan.b[t]
-    return state
+def advance(state: mx.array, scan: ScanInputs, by: Walk = walk) -> mx.array:
+    """The state alone after a scan of T >= 0 tokens, in the bits that `by` leaves."""
+    return by(state, scan, scan.b[:, :, 0, 0])[1] if len(scan) else state
 
 
 def softplus(x: mx.array) -> mx.array:
