@@ -34,7 +34,7 @@ def test_a_model_that_does_not_load_is_a_finding(capsys: pytest.CaptureFixture[s
     assert ended("--model", "./nowhere") == 1
     said = capsys.readouterr().out
     assert "cannot be loaded: --model ./nowhere is no folder here" in said
-    assert "kernels" in said
+    assert "models are looked for in" in said
 
 
 def test_the_accelerator_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
