@@ -1,0 +1,1 @@
+// Layer kernels for AVX2 and FMA.

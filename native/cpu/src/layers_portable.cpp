@@ -1,0 +1,1 @@
+// Layer kernels in plain C++.

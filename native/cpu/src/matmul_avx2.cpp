@@ -1,0 +1,1 @@
+// Matrix product kernels for AVX2 and FMA.

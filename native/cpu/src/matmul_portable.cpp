@@ -1,0 +1,1 @@
+// Matrix product kernels in plain C++.
