@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -26,9 +27,11 @@ inline void require(bool holds, const std::string& otherwise) {
 }
 
 inline std::string describe(const mx::array& a) {
-  std::string text = "[";
-  for (int i = 0; i < static_cast<int>(a.ndim()); ++i) text += (i ? ", " : "") + std::to_string(a.shape(i));
-  return text + "] " + mx::dtype_to_string(a.dtype());
+  std::ostringstream text;
+  text << "[";
+  for (int i = 0; i < static_cast<int>(a.ndim()); ++i) text << (i ? ", " : "") << a.shape(i);
+  text << "] " << a.dtype();
+  return text.str();
 }
 
 inline bool is_float(const mx::array& a) {

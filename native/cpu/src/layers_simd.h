@@ -165,37 +165,97 @@ LAYER_INLINE VI to_f16(V v) {
   return out | sign;
 }
 
-LAYER_INLINE V as_floats(VI h, int dtype) { return dtype == BF16 ? from_bf16(h) : from_f16(h); }
-
-// n values of `dtype` as float32; returns src itself when nothing has to be converted, else `scratch` filled.
-static const float* widen(const void* src, int dtype, int n, float* scratch) {
-  if (dtype == F32) return (const float*)src;
-  const uint16_t* p = (const uint16_t*)src;
-  int i = 0;
-  if (dtype == BF16)
-    for (; i + 8 <= n; i += 8) store(scratch + i, from_bf16(load_halves(p + i)));
-  else
-    for (; i + 8 <= n; i += 8) store(scratch + i, from_f16(load_halves(p + i)));
-  if (i < n) {
-    uint16_t rest[8] = {};
-    __builtin_memcpy(rest, p + i, (n - i) * sizeof(uint16_t));
-    store_part(scratch + i, as_floats(load_halves(rest), dtype), n - i);
+// Elements [i, i + n) of an array of `type`, n in 1..8, the other lanes zero.
+template <int type>
+LAYER_INLINE V load_as(const void* data, int64_t i, int n) {
+  if constexpr (type == DSPARK_F32) {
+    return load_part((const float*)data + i, n);
+  } else {
+    const uint16_t* p = (const uint16_t*)data + i;
+    if (n >= 8) return type == DSPARK_BF16 ? from_bf16(load_halves(p)) : from_f16(load_halves(p));
+    uint16_t lanes[8] = {};
+    for (int j = 0; j < n; j++) lanes[j] = p[j];
+    return type == DSPARK_BF16 ? from_bf16(load_halves(lanes)) : from_f16(load_halves(lanes));
   }
-  return scratch;
 }
 
-// The same, always into `dst`.
-static void widen_into(const void* src, int dtype, int n, float* dst) {
-  if (widen(src, dtype, n, dst) != dst) __builtin_memcpy(dst, src, n * sizeof(float));
+LAYER_INLINE V load_any(const void* data, int type, int64_t i, int n) {
+  if (type == DSPARK_F32) return load_as<DSPARK_F32>(data, i, n);
+  return type == DSPARK_BF16 ? load_as<DSPARK_BF16>(data, i, n) : load_as<DSPARK_F16>(data, i, n);
 }
 
-// v into elements [i, i + n) of an array of `dtype`, n in 1..8.
-LAYER_INLINE void narrow(void* dst, int dtype, int64_t i, V v, int n) {
-  if (dtype == F32) return store_part((float*)dst + i, v, n);
-  VI h = dtype == BF16 ? to_bf16(v) : to_f16(v);
-  uint16_t* p = (uint16_t*)dst + i;
+// v into elements [i, i + n) of an array of `type`, n in 1..8.
+LAYER_INLINE void narrow(void* data, int type, int64_t i, V v, int n) {
+  if (type == DSPARK_F32) return store_part((float*)data + i, v, n);
+  VI h = type == DSPARK_BF16 ? to_bf16(v) : to_f16(v);
+  uint16_t* p = (uint16_t*)data + i;
   if (n >= 8) return store_halves(p, h);
   for (int j = 0; j < n; j++) p[j] = (uint16_t)h[j];
 }
 
-LAYER_INLINE int lanes_left(int i, int n) { return n - i < 8 ? n - i : 8; }
+LAYER_INLINE int lanes_left(int64_t i, int64_t n) { return n - i < 8 ? (int)(n - i) : 8; }
+
+// `count` elements from element `begin` as float32: in place where they are, else converted into `into`.
+static const float* widen(const void* data, int type, int64_t begin, int64_t count, float* into) {
+  if (type == DSPARK_F32) return (const float*)data + begin;
+  for (int64_t i = 0; i < count; i += 8) {
+    const int n = lanes_left(i, count);
+    store_part(into + i, load_any(data, type, begin + i, n), n);
+  }
+  return into;
+}
+
+// s[r * s_stride + c] = scale * (a_r . b_c) for R rows a and C rows b of `size` floats: eight partial sums a pair.
+template <int R, int C>
+LAYER_INLINE void dot_tile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int size, float scale,
+                           float* s, int s_stride) {
+  V sums[R][C] = {};
+  int i = 0;
+  for (; i + 8 <= size; i += 8) {
+    V x[R];
+    for (int r = 0; r < R; r++) x[r] = load(a + r * a_stride + i);
+    for (int c = 0; c < C; c++) {
+      const V y = load(b + c * b_stride + i);
+      for (int r = 0; r < R; r++) sums[r][c] = fma(x[r], y, sums[r][c]);
+    }
+  }
+  if (i < size)
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c++)
+        sums[r][c] = fma(load_part(a + r * a_stride + i, size - i), load_part(b + c * b_stride + i, size - i), sums[r][c]);
+  if constexpr (C % 4 == 0) {
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c += 4) {
+        const V4 four = sum4(sums[r][c], sums[r][c + 1], sums[r][c + 2], sums[r][c + 3]) * scale;
+        __builtin_memcpy(s + r * s_stride + c, &four, sizeof four);
+      }
+  } else if constexpr (R == 4) {
+    for (int c = 0; c < C; c++) {
+      const V4 four = sum4(sums[0][c], sums[1][c], sums[2][c], sums[3][c]) * scale;
+      for (int r = 0; r < R; r++) s[r * s_stride + c] = four[r];
+    }
+  } else {
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c++) s[r * s_stride + c] = sum(sums[r][c]) * scale;
+  }
+}
+
+// The same for any numbers of rows.
+static void dot_rows(const float* a, int64_t a_stride, int rows, const float* b, int64_t b_stride, int count, int size,
+                     float scale, float* s, int s_stride) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    int c = 0;
+    for (; c + 2 <= count; c += 2)
+      dot_tile<4, 2>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+    if (c < count)
+      dot_tile<4, 1>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+  }
+  for (; r < rows; r++) {
+    int c = 0;
+    for (; c + 8 <= count; c += 8)
+      dot_tile<1, 8>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+    for (; c < count; c++)
+      dot_tile<1, 1>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+  }
+}
