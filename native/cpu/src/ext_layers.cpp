@@ -314,43 +314,34 @@ mx::array make_qk_norm_rope(const mx::array& x, const Optional& weight, float ep
   return one<HeadNormRopeLayer>(x.shape(), x.dtype(), job, std::move(inputs));
 }
 
-// Inputs and outputs: keys, values; then the new rows of both.
+// One buffer a primitive: MLX hands the memory of a sole output on to the next call even before this one has run.
 struct AppendLayer : Layer<Append> {
   using Layer::Layer;
   const char* name() const override { return "DsparkAppend"; }
   void eval_cpu(const Arrays& in, Arrays& out) override {
-    for (int i = 0; i < 2; ++i) {
-      Append job = job_;
-      job.rows = rows<char>(in[2 + i]);
-      const char* old = rows<char>(in[i]);
-      job.cache = in_place<char>(in[i], out[i]);
-      encoder().dispatch([job, old, bytes = out[i].nbytes()] {
-        if (old != job.cache) std::memcpy(job.cache, old, bytes);
-        append(job);
-      });
-    }
+    job_.rows = rows<char>(in[1]);
+    const char* old = rows<char>(in[0]);
+    job_.cache = in_place<char>(in[0], out[0]);
+    encoder().dispatch([job = job_, old, bytes = out[0].nbytes()] {
+      if (old != job.cache) std::memcpy(job.cache, old, bytes);
+      append(job);
+    });
   }
 };
 
-std::pair<mx::array, mx::array> make_kv_append(const mx::array& keys, const mx::array& values, const mx::array& k,
-                                               const mx::array& v, int offset) {
-  require_ndim(keys, 4, "keys", "[1, kv heads, capacity, D]");
-  require_ndim(k, 3, "k", "[T, kv heads, D]");
-  require_float(keys, "keys");
-  require(keys.shape(0) == 1, "keys must be [1, kv heads, capacity, D], is " + describe(keys));
-  require_shape(values, keys.shape(), "values");
-  require_shape(k, {k.shape(0), keys.shape(1), keys.shape(3)}, "k");
-  require_shape(v, k.shape(), "v");
-  for (const mx::array* a : {&values, &k, &v})
-    require(a->dtype() == keys.dtype(), "keys, values, k and v must be of one type; keys are " + describe(keys) + ", one is " + describe(*a));
-  require(offset >= 0 && offset + static_cast<int64_t>(k.shape(0)) <= keys.shape(2),
-          "offset + T must fit the capacity: " + std::to_string(offset) + " + " + std::to_string(k.shape(0)) + " > " + std::to_string(keys.shape(2)));
+mx::array make_kv_append(const mx::array& buffer, const mx::array& fresh, int offset) {
+  require_ndim(buffer, 4, "buffer", "[1, kv heads, capacity, D]");
+  require_ndim(fresh, 3, "rows", "[T, kv heads, D]");
+  require_float(buffer, "buffer");
+  require(buffer.shape(0) == 1, "buffer must be [1, kv heads, capacity, D], is " + describe(buffer));
+  require_shape(fresh, {fresh.shape(0), buffer.shape(1), buffer.shape(3)}, "rows");
+  require(fresh.dtype() == buffer.dtype(), "buffer and rows must be of one type, are " + describe(buffer) + " and " + describe(fresh));
+  require(offset >= 0 && offset + static_cast<int64_t>(fresh.shape(0)) <= buffer.shape(2),
+          "offset + T must fit the capacity: " + std::to_string(offset) + " + " + std::to_string(fresh.shape(0)) + " > " + std::to_string(buffer.shape(2)));
   Append job{};
-  job.count = k.shape(0), job.kv_heads = keys.shape(1), job.capacity = keys.shape(2), job.offset = offset;
-  job.row_bytes = keys.shape(3) * keys.itemsize();
-  Arrays out = mx::array::make_arrays({keys.shape(), keys.shape()}, {keys.dtype(), keys.dtype()},
-                                      std::make_shared<AppendLayer>(cpu_stream(), job), {keys, values, k, v});
-  return {out[0], out[1]};
+  job.count = fresh.shape(0), job.kv_heads = buffer.shape(1), job.capacity = buffer.shape(2), job.offset = offset;
+  job.row_bytes = buffer.shape(3) * buffer.itemsize();
+  return one<AppendLayer>(buffer.shape(), buffer.dtype(), job, {buffer, fresh});
 }
 
 }  // namespace
@@ -382,7 +373,6 @@ void bind_layers(nb::module_& m) {
         "rotate"_a = true,
         "Per-head RMS norm (weight [D] or None: none), then rope by halves at positions position, position + 1, ...; "
         "x [T, H, D].");
-  m.def("kv_append", &make_kv_append, "keys"_a, "values"_a, "k"_a, "v"_a, nb::kw_only(), "offset"_a,
-        "keys and values [1, Hkv, capacity, D] with rows k and v [T, Hkv, D] put at `offset`; in place where no one else "
-        "holds them.");
+  m.def("kv_append", &make_kv_append, "buffer"_a, "rows"_a, nb::kw_only(), "offset"_a,
+        "buffer [1, Hkv, capacity, D] with rows [T, Hkv, D] put at `offset`; in place where no one else holds it.");
 }

@@ -107,7 +107,7 @@ struct HeadNormRope {
 inline constexpr int rope_max_dim = 512;
 void head_norm_rope(const HeadNormRope& job);
 
-// Copies rows [count, kv_heads, row_bytes] behind each other into a cache [kv_heads, capacity, row_bytes] from `offset`.
+// Copies rows [count, kv_heads, row_bytes] into a cache [kv_heads, capacity, row_bytes], from position `offset` on.
 struct Append {
   const char* rows;
   char* cache;
