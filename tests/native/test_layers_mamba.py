@@ -177,7 +177,7 @@ def test_wrong_arguments_are_explained() -> None:
         ("state", p["state"].astype(mx.bfloat16), "state must be float32"),
         ("a", p["a"].reshape(-1), r"a must be \[2, 2\], is \[4\]"),
         ("norm", p["norm"][:5], r"norm must be \[32\], is \[5\]"),
-        ("conv_weight", p["conv_weight"][:1], "at least 2 taps"),
+        ("conv_weight", p["conv_weight"][:1], "must have 2 to 16 taps"),
     ]:
         with pytest.raises(ValueError, match=words):
             run(dict(p, **{name: value}))

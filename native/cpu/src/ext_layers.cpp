@@ -52,10 +52,11 @@ class Layer : public CpuPrimitive {
   Tensor tensor(const mx::array& in) { return {rows(in), type_of(in)}; }
   MutableTensor output(mx::array& out) { return {make(out), type_of(out)}; }
 
-  // Memory for an output that starts as a copy of `in`: the input's own where nobody else needs it.
+  // Memory for an output that takes the place of `in`: the input's own where nobody else needs it and it is aligned.
   template <typename T>
   T* in_place(const mx::array& in, mx::array& out) {
-    if (!in.flags().row_contiguous || !mx::is_donatable(in, out)) return make<T>(out);
+    const bool aligned = reinterpret_cast<uintptr_t>(in.data<char>()) % 64 == 0;
+    if (!aligned || !in.flags().row_contiguous || !mx::is_donatable(in, out)) return make<T>(out);
     out.copy_shared_buffer(in);
     return out.data<T>();
   }
@@ -155,7 +156,8 @@ Mamba check_mamba(const MambaInputs& in) {
   job.tokens = in.projected.shape(0), job.taps = in.conv_weight.shape(0);
   job.dt_min = in.dt_min, job.dt_max = in.dt_max;
   const int conv = job.conv_size();
-  require(job.taps > 1, "conv_weight must have at least 2 taps, is " + describe(in.conv_weight));
+  require(job.taps > 1 && job.taps <= mamba_max_taps,
+          "conv_weight must have 2 to " + std::to_string(mamba_max_taps) + " taps, is " + describe(in.conv_weight));
   require_float32(in.state, in.state.shape(), "state");
   require_float(in.projected, "projected");
   require_shape(in.projected, {job.tokens, job.width()}, "projected (for this state)");

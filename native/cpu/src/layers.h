@@ -55,6 +55,7 @@ struct Mamba {
   int conv_size() const { return inner() + 2 * groups * state_size; }
   int width() const { return inner() + conv_size() + all_heads(); }
 };
+inline constexpr int mamba_max_taps = 16;
 inline constexpr int mamba_span = 64;  // tokens that pass through conv, walk and norm together
 size_t mamba_scratch_bytes(const Mamba& job);
 void mamba(const Mamba& job, void* scratch);

@@ -92,7 +92,7 @@ template <int R>
 static void attend_rows(const Attend& job, const float* q, const float* keys, int64_t key_stride, const float* values,
                         int64_t value_stride, const SeenKeys* seen, float* rows) {
   const int width = padded(job.dim), size = width + 2;
-  float p[R * attend_block];
+  alignas(64) float p[R * attend_block];
   int begin = attend_block, end = 0;
   SeenKeys common{0, attend_block};
   for (int r = 0; r < R; r++) {
@@ -129,8 +129,8 @@ LAYER_INLINE Block read_block(const Tensor& from, int64_t at, int64_t stride, Se
 
 static void attend_partial(const Attend& job, int head, int row, int end, int span, float* partial) {
   const int width = padded(job.dim), size = width + 2, group = job.group(), count = end - row;
-  float q[attend_chunk * attend_max_dim];
-  float key_copy[attend_block * attend_max_dim], value_copy[attend_block * attend_max_dim];
+  alignas(64) float q[attend_chunk * attend_max_dim];
+  alignas(64) float key_copy[attend_block * attend_max_dim], value_copy[attend_block * attend_max_dim];
   for (int r = 0; r < count; r++) {
     const int64_t at = ((int64_t)((row + r) / group) * job.heads + head * group + (row + r) % group) * job.dim;
     for (int i = 0; i < job.dim; i += 8)

@@ -20,24 +20,45 @@ static void mamba_steps(const Mamba& job, int first, int count, float* dt, float
   }
 }
 
+// The n channels from c; `n` is 8 but in a last, partial vector. `taps` is job.taps where that is known here, or 0.
+template <int type, int taps>
+LAYER_INLINE void conv_channels(const Mamba& job, int first, int count, int c, int n, float* u) {
+  const int conv = job.conv_size(), width = job.width(), before = (taps ? taps : job.taps) - 1;
+  const int64_t column = job.inner() + c;
+  const bool biased = job.conv_bias.data;
+  V weight[taps ? taps : mamba_max_taps], past[taps ? taps : mamba_max_taps], bias = {};
+  for (int j = 0; j <= before; j++)
+    weight[j] = load_any(job.conv_weight.data, job.conv_weight.type, (int64_t)j * conv + c, n);
+  if (biased) bias = load_any(job.conv_bias.data, job.conv_bias.type, c, n);
+  for (int j = 0; j < before; j++) {
+    const int row = first + j - before;
+    past[j] = row < 0 ? load_as<type>(job.window.data, (int64_t)(row + before) * conv + c, n)
+                      : load_as<type>(job.projected.data, (int64_t)row * width + column, n);
+  }
+  const void* rows = job.projected.data;
+  for (int t = 0; t < count; t++) {
+    const V x = load_as<type>(rows, (int64_t)(first + t) * width + column, n);
+    V sum = past[0] * weight[0];
+    for (int j = 1; j < before; j++) sum = fma(past[j], weight[j], sum);
+    sum = fma(x, weight[before], sum);
+    for (int j = 1; j < before; j++) past[j - 1] = past[j];
+    past[before - 1] = x;
+    if (biased) sum = sum + bias;
+    store_part(u + (int64_t)t * conv + c, silu(sum), n);
+  }
+}
+
+template <int type, int taps>
+static void conv_range(const Mamba& job, int first, int count, int channel, int end, float* u) {
+  int c = channel;
+  for (; c + 8 <= end; c += 8) conv_channels<type, taps>(job, first, count, c, 8, u);
+  if (c < end) conv_channels<type, taps>(job, first, count, c, end - c, u);
+}
+
 template <int type>
 static void mamba_conv_typed(const Mamba& job, int first, int count, int channel, int end, float* u) {
-  const int conv = job.conv_size(), before = job.taps - 1;
-  for (int c = channel; c < end; c += 8) {
-    const int n = lanes_left(c, end);
-    for (int t = 0; t < count; t++) {
-      V sum = {};
-      for (int j = 0; j < job.taps; j++) {
-        const int row = first + t + j - before;
-        const V x = row < 0 ? load_as<type>(job.window.data, (int64_t)(row + before) * conv + c, n)
-                            : load_as<type>(job.projected.data, (int64_t)row * job.width() + job.inner() + c, n);
-        const V w = load_any(job.conv_weight.data, job.conv_weight.type, (int64_t)j * conv + c, n);
-        sum = j == 0 ? x * w : fma(x, w, sum);
-      }
-      if (job.conv_bias.data) sum = sum + load_any(job.conv_bias.data, job.conv_bias.type, c, n);
-      store_part(u + (int64_t)t * conv + c, silu(sum), n);
-    }
-  }
+  if (job.taps == 4) return conv_range<type, 4>(job, first, count, channel, end, u);
+  conv_range<type, 0>(job, first, count, channel, end, u);
 }
 
 // silu(bias + sum of taps) of channels [channel, end).
@@ -61,8 +82,8 @@ static void walk_rows(const WalkInputs& in, int count, int state_size, const flo
     const float *x = in.x + t * in.u_stride, *b = in.b + t * in.u_stride, *c = in.c + t * in.u_stride;
     const float dt = in.dt[t * in.head_stride];
     const V decay = splat(in.decay[t * in.head_stride]);
-    V inject[R], sums[R] = {};
-    for (int r = 0; r < R; r++) inject[r] = splat(dt * x[r]);
+    V inject[R], sums[R];
+    for (int r = 0; r < R; r++) inject[r] = splat(dt * x[r]), sums[r] = splat(0.f);
     int s = 0;
     for (; s + 8 <= state_size; s += 8) {
       const V bs = load(b + s), cs = read ? load(c + s) : V{};
@@ -80,8 +101,12 @@ static void walk_rows(const WalkInputs& in, int count, int state_size, const flo
         if (read) sums[r] = fma(next, load_part(c + s, n), sums[r]);
       }
     }
-    if (read)
+    if constexpr (read && R == 4) {
+      const V4 reads = sum4(sums[0], sums[1], sums[2], sums[3]);
+      for (int r = 0; r < R; r++) in.y[t * in.y_stride + r] = fma1(in.d, x[r], reads[r]);
+    } else if constexpr (read) {
       for (int r = 0; r < R; r++) in.y[t * in.y_stride + r] = fma1(in.d, x[r], sum(sums[r]));
+    }
     state = out;
   }
 }

@@ -24,6 +24,14 @@ LAYER_INLINE V load(const float* p) {
   return v;
 }
 
+// Keeps the compiler from loading v again at each use.
+LAYER_INLINE V in_register(V v) {
+#if defined(__AVX2__)
+  asm("" : "+x"(v));
+#endif
+  return v;
+}
+
 LAYER_INLINE void store(float* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
 
 // The first n (1..8) lanes from memory, the others zero.
@@ -195,13 +203,20 @@ LAYER_INLINE void narrow(void* data, int type, int64_t i, V v, int n) {
 
 LAYER_INLINE int lanes_left(int64_t i, int64_t n) { return n - i < 8 ? (int)(n - i) : 8; }
 
+template <int type>
+LAYER_INLINE void widen_as(const void* data, int64_t begin, int64_t count, float* into) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) store(into + i, load_as<type>(data, begin + i, 8));
+  if (i < count) store_part(into + i, load_as<type>(data, begin + i, (int)(count - i)), (int)(count - i));
+}
+
 // `count` elements from element `begin` as float32: in place where they are, else converted into `into`.
 static const float* widen(const void* data, int type, int64_t begin, int64_t count, float* into) {
   if (type == DSPARK_F32) return (const float*)data + begin;
-  for (int64_t i = 0; i < count; i += 8) {
-    const int n = lanes_left(i, count);
-    store_part(into + i, load_any(data, type, begin + i, n), n);
-  }
+  if (type == DSPARK_BF16)
+    widen_as<DSPARK_BF16>(data, begin, count, into);
+  else
+    widen_as<DSPARK_F16>(data, begin, count, into);
   return into;
 }
 
@@ -209,13 +224,15 @@ static const float* widen(const void* data, int type, int64_t begin, int64_t cou
 template <int R, int C>
 LAYER_INLINE void dot_tile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int size, float scale,
                            float* s, int s_stride) {
-  V sums[R][C] = {};
+  V sums[R][C];
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) sums[r][c] = splat(0.f);
   int i = 0;
   for (; i + 8 <= size; i += 8) {
     V x[R];
-    for (int r = 0; r < R; r++) x[r] = load(a + r * a_stride + i);
+    for (int r = 0; r < R; r++) x[r] = in_register(load(a + r * a_stride + i));
     for (int c = 0; c < C; c++) {
-      const V y = load(b + c * b_stride + i);
+      const V y = in_register(load(b + c * b_stride + i));
       for (int r = 0; r < R; r++) sums[r][c] = fma(x[r], y, sums[r][c]);
     }
   }
@@ -229,6 +246,12 @@ LAYER_INLINE void dot_tile(const float* a, int64_t a_stride, const float* b, int
         const V4 four = sum4(sums[r][c], sums[r][c + 1], sums[r][c + 2], sums[r][c + 3]) * scale;
         __builtin_memcpy(s + r * s_stride + c, &four, sizeof four);
       }
+  } else if constexpr (R % 2 == 0 && C == 2) {
+    for (int r = 0; r < R; r += 2) {
+      const V4 four = sum4(sums[r][0], sums[r][1], sums[r + 1][0], sums[r + 1][1]) * scale;
+      __builtin_memcpy(s + r * s_stride, &four, sizeof four / 2);
+      __builtin_memcpy(s + (r + 1) * s_stride, (const char*)&four + sizeof four / 2, sizeof four / 2);
+    }
   } else if constexpr (R == 4) {
     for (int c = 0; c < C; c++) {
       const V4 four = sum4(sums[0][c], sums[1][c], sums[2][c], sums[3][c]) * scale;
