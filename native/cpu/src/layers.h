@@ -46,7 +46,7 @@ struct Mamba {
   const float *a, *d, *dt_bias;                            // [groups * heads]
   MutableTensor y;                                         // [tokens, inner]
   void* window_out;
-  float* state_out;  // may be `state`
+  float* state_out;
   int tokens, taps, groups, heads, channels, state_size;   // heads: of one group
   float eps, dt_min, dt_max;
 
