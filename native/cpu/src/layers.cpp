@@ -78,7 +78,7 @@ void mamba_over_span(const Mamba& job, int first, int count, const MambaScratch&
   const bool reads = job.y.data != nullptr;
   k.mamba_steps(job, first, count, s.dt, s.decay);
   const int convolved = reads ? job.conv_size() : job.conv_size() - job.groups * job.state_size;
-  over_ranges(convolved, 128, 0.5 * count * convolved,
+  over_ranges(convolved, 128, 1.0 * count * convolved,
               [&](int64_t begin, int64_t end) { k.mamba_conv(job, first, count, begin, end, s.u); });
 
   const int heads = job.all_heads();

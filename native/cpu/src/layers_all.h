@@ -2,7 +2,7 @@
 // which defines LAYER_TABLE, the table's name.
 #include "layers.h"
 
-#if defined(__AVX2__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 #pragma GCC diagnostic ignored "-Wpsabi"  // vector arguments: every such function is inlined

@@ -47,9 +47,40 @@ LAYER_INLINE void store_part(float* p, V v, int n) {
   for (int i = 0; i < n; i++) p[i] = v[i];
 }
 
+#if defined(__SSE2__) && !defined(__FMA__)
+// a * b + c with one rounding, for CPUs without the instruction: the product is exact in double precision, and the sum
+// is rounded to odd there, so that rounding it to float32 is the only rounding (Boldo & Melquiond, 2008).
+LAYER_INLINE __m128d fma_rounded_to_odd(__m128d a, __m128d b, __m128d c) {
+  const __m128d product = _mm_mul_pd(a, b), sum = _mm_add_pd(product, c), part = _mm_sub_pd(sum, product);
+  const __m128d error = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, part)), _mm_sub_pd(c, part));
+  const __m128d zero = _mm_setzero_pd(), finite = _mm_cmpeq_pd(_mm_sub_pd(sum, sum), zero);
+  const __m128i inexact = _mm_castpd_si128(_mm_and_pd(_mm_cmpneq_pd(error, zero), finite));
+  const __m128i bits = _mm_castpd_si128(sum), one = _mm_set1_epi64x(1);
+  const __m128i even = _mm_sub_epi64(_mm_and_si128(bits, one), one);
+  const __m128i signs = _mm_srai_epi32(_mm_xor_si128(_mm_castpd_si128(error), bits), 31);
+  const __m128i step = _mm_or_si128(_mm_shuffle_epi32(signs, 0xf5), one);  // -1 where the exact sum is nearer to zero
+  return _mm_castsi128_pd(_mm_add_epi64(bits, _mm_and_si128(step, _mm_and_si128(even, inexact))));
+}
+
+LAYER_INLINE __m128 fma_four(__m128 a, __m128 b, __m128 c) {
+  const __m128d low = fma_rounded_to_odd(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c));
+  const __m128d high = fma_rounded_to_odd(_mm_cvtps_pd(_mm_movehl_ps(a, a)), _mm_cvtps_pd(_mm_movehl_ps(b, b)),
+                                          _mm_cvtps_pd(_mm_movehl_ps(c, c)));
+  return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+}
+#endif
+
 LAYER_INLINE V fma(V a, V b, V c) {
 #if defined(__FMA__)
   return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__SSE2__)
+  __m128 x[2], y[2], z[2];
+  __builtin_memcpy(x, &a, sizeof a);
+  __builtin_memcpy(y, &b, sizeof b);
+  __builtin_memcpy(z, &c, sizeof c);
+  for (int i = 0; i < 2; i++) z[i] = fma_four(x[i], y[i], z[i]);
+  __builtin_memcpy(&c, z, sizeof c);
+  return c;
 #else
   V r;
   for (int i = 0; i < 8; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
