@@ -49,13 +49,16 @@ void require_ndim(const mx::array& a, size_t ndim, const char* name, const char*
 }
 
 void require_same_type(const mx::array& a, const mx::array& b, const char* names) {
-  if (a.dtype() != b.dtype()) refuse(std::string(names) + " must be of one type, are " + describe(a) + " and " + describe(b));
+  if (a.dtype() != b.dtype())
+    refuse(std::string(names) + " must be of one type, are " + describe(a) + " and " + describe(b));
 }
 
 // name must be from least to most, is value.
-void require_range(int64_t value, int64_t least, int64_t most, const char* name, const char* least_is, const char* most_is) {
+void require_range(int64_t value, int64_t least, int64_t most, const char* name, const char* least_is,
+                   const char* most_is) {
   if (value >= least && value <= most) return;
-  refuse(std::string(name) + " must be from " + least_is + " to " + most_is + " (" + text(most) + "), is " + text(value));
+  refuse(std::string(name) + " must be from " + least_is + " to " + most_is + " (" + text(most) + "), is " +
+         text(value));
 }
 
 // A primitive that fills in a kernel's job and runs it.
@@ -178,10 +181,11 @@ Mamba check_mamba(const MambaInputs& in) {
   return job;
 }
 
-std::tuple<mx::array, mx::array, mx::array> make_mamba(
-    const mx::array& projected, const mx::array& window, const mx::array& state, const mx::array& conv_weight,
-    const Optional& conv_bias, const mx::array& a, const mx::array& d, const mx::array& dt_bias, const mx::array& norm,
-    float eps, float dt_min, float dt_max) {
+std::tuple<mx::array, mx::array, mx::array> make_mamba(const mx::array& projected, const mx::array& window,
+                                                       const mx::array& state, const mx::array& conv_weight,
+                                                       const Optional& conv_bias, const mx::array& a,
+                                                       const mx::array& d, const mx::array& dt_bias,
+                                                       const mx::array& norm, float eps, float dt_min, float dt_max) {
   Mamba job = check_mamba({projected, window, state, conv_weight, conv_bias, a, dt_bias, dt_min, dt_max});
   require_float32(d, {job.groups, job.heads}, "d");
   require_weight(norm, {job.inner()}, "norm");
@@ -349,7 +353,8 @@ mx::array make_kv_append(const mx::array& buffer, const mx::array& fresh, int of
   require_shape(fresh, {fresh.shape(0), buffer.shape(1), buffer.shape(3)}, "rows");
   require_same_type(buffer, fresh, "buffer and rows");
   if (offset < 0 || offset + static_cast<int64_t>(fresh.shape(0)) > buffer.shape(2))
-    refuse("offset + T must fit the capacity: " + text(offset) + " + " + text(fresh.shape(0)) + " > " + text(buffer.shape(2)));
+    refuse("offset + T must fit the capacity: " + text(offset) + " + " + text(fresh.shape(0)) + " > " +
+           text(buffer.shape(2)));
   Append job{};
   job.count = fresh.shape(0), job.kv_heads = buffer.shape(1), job.capacity = buffer.shape(2), job.offset = offset;
   job.row_bytes = buffer.shape(3) * buffer.itemsize();
@@ -366,18 +371,20 @@ void bind_layers(nb::module_& m) {
         "x / sqrt(mean(x^2) + eps) * weight over the last axis; x [..., D], weight [D] or None.");
   m.def("swiglu", &make_swiglu, "gate"_a, "up"_a, "silu(gate) * up, elementwise.");
   m.def("relu2", &make_relu2, "x"_a, "max(x, 0)^2, elementwise.");
-  m.def("mamba", &make_mamba, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(), "a"_a, "d"_a,
-        "dt_bias"_a, "norm"_a, nb::kw_only(), "eps"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
-        "One Mamba-2 mixer between its projections: conv, state walk, gated group norm. projected [T, inner + conv + "
-        "heads] = z | x B C | dt, window [K-1, conv], state [G, R, P, N] float32, conv_weight [K, conv], a and d [G, R], "
-        "dt_bias [G R], norm [inner] -> y [T, inner], window, state after the T tokens.");
+  m.def(
+      "mamba", &make_mamba, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(), "a"_a, "d"_a,
+      "dt_bias"_a, "norm"_a, nb::kw_only(), "eps"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
+      "One Mamba-2 mixer between its projections: conv, state walk, gated group norm. projected [T, inner + conv + "
+      "heads] = z | x B C | dt, window [K-1, conv], state [G, R, P, N] float32, conv_weight [K, conv], a and d [G, R], "
+      "dt_bias [G R], norm [inner] -> y [T, inner], window, state after the T tokens.");
   m.def("mamba_replay", &make_mamba_replay, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(),
         "a"_a, "dt_bias"_a, nb::kw_only(), "keep"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
         "The window and state that `mamba` leaves after the first `keep` tokens, to the bit.");
-  m.def("attend", &make_attend, "q"_a, "keys"_a, "values"_a, nb::kw_only(), "length"_a, "scale"_a, "window"_a = 0,
-        "sinks"_a.none() = nb::none(),
-        "Causal attention of the newest T of `length` positions: q [T, Hq, D], keys and values [1, Hkv, capacity, D] -> "
-        "[T, Hq, D]. Each row sees the last `window` positions (0: all); sinks [Hq] join the softmax.");
+  m.def(
+      "attend", &make_attend, "q"_a, "keys"_a, "values"_a, nb::kw_only(), "length"_a, "scale"_a, "window"_a = 0,
+      "sinks"_a.none() = nb::none(),
+      "Causal attention of the newest T of `length` positions: q [T, Hq, D], keys and values [1, Hkv, capacity, D] -> "
+      "[T, Hq, D]. Each row sees the last `window` positions (0: all); sinks [Hq] join the softmax.");
   m.def("route", &make_route, "x"_a, "gate"_a, "correction"_a, nb::kw_only(), "top"_a, "scale"_a = 1.f,
         "normalize"_a = true, "groups"_a = 1, "top_groups"_a = 1,
         "Expert ids (uint32) and float32 weights [T, top], best first, for x [T, H], gate [E, H], correction [E].");

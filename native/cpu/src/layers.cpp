@@ -27,8 +27,7 @@ int pieces(int64_t count, int64_t size) { return static_cast<int>((count + size 
 // f(begin, end) over [0, count) in ranges of `size`.
 template <typename F>
 void over_ranges(int64_t count, int64_t size, double nanoseconds, F f) {
-  parallel_for(pieces(count, size), nanoseconds,
-               [&](int i) { f(i * size, std::min<int64_t>(count, (i + 1) * size)); });
+  parallel_for(pieces(count, size), nanoseconds, [&](int i) { f(i * size, std::min<int64_t>(count, (i + 1) * size)); });
 }
 
 // Hands out parts of a scratch buffer; with a null buffer it only counts.
