@@ -4,13 +4,14 @@
 
 `small`: hidden 512, 16 Mamba heads of 64 with state 128 in 2 groups, attention 8/2 x 64, 16 experts; `demo`: hidden 256,
 8 Mamba heads of 64 with state 64, attention 8/2 x 32. T rows at once; attention and appends over `context` positions.
-A run evaluates a few independent calls in one graph; stock and native runs alternate; the medians are per call and
-include building the graph. The last line is JSON.
+A run evaluates graphs of LAYERS calls, each on a state or cache of its own that is replaced as in decoding; stock and
+native runs alternate; the medians are per call and include building the graph. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -34,7 +35,7 @@ MODELS = {
     "demo": {"hidden": 256, "mamba": (2, 4, 64, 64), "attention": (8, 2, 32), "experts": 16},
 }
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-TAPS, EPS = 4, 1e-5
+TAPS, EPS, LAYERS = 4, 1e-5, 7
 
 
 def normal(*shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
@@ -48,7 +49,8 @@ def mamba_cases(shape: tuple[int, int, int, int], rows: int, dtype: mx.Dtype) ->
     inner, span = groups * heads * channels, groups * size
     conv, total = inner + 2 * span, groups * heads
     projected, window = normal(rows, inner + conv + total, dtype=dtype), normal(TAPS - 1, conv, dtype=dtype)
-    state, norm = normal(*shape), normal(inner, dtype=dtype)
+    norm, held, owned = normal(inner, dtype=dtype), *([normal(*shape) for _ in range(LAYERS)] for _ in range(2))
+    turn = itertools.count()
     weight, bias = normal(TAPS, conv, dtype=dtype), normal(conv, dtype=dtype)
     a, d, dt_bias = -mx.exp(normal(groups, heads)), normal(groups, heads), normal(total) - 2
     mx.eval(a)
@@ -60,21 +62,23 @@ def mamba_cases(shape: tuple[int, int, int, int], rows: int, dtype: mx.Dtype) ->
         x, b, c = mx.split(u, [inner, inner + span], axis=-1)
         x = x.reshape(rows, groups, heads, channels)
         dt = softplus(raw.astype(mx.float32) + dt_bias).reshape(rows, groups, heads)
-        y, after = walk(state, scan_inputs(x, dt, a, b.reshape(rows, groups, size)), c.reshape(rows, groups, size))
+        i = next(turn) % LAYERS
+        y, held[i] = walk(held[i], scan_inputs(x, dt, a, b.reshape(rows, groups, size)), c.reshape(rows, groups, size))
         y = (y + d[..., None] * x).reshape(rows, inner).astype(dtype)
-        return gated_group_norm(y, z, norm, groups, EPS), inputs[rows:], after
+        return gated_group_norm(y, z, norm, groups, EPS), inputs[rows:], held[i]
 
-    yield (
-        "mamba",
-        stock,
-        lambda: native.mamba(projected, window, state, weight, bias, a, d, dt_bias, norm, eps=EPS),
-    )
-    half = max(1, rows // 2)
-    yield (
-        "mamba_replay (half)",
-        stock,
-        lambda: native.mamba_replay(projected, window, state, weight, bias, a, dt_bias, keep=half),
-    )
+    def own() -> Any:
+        i = next(turn) % LAYERS
+        y, after, owned[i] = native.mamba(projected, window, owned[i], weight, bias, a, d, dt_bias, norm, eps=EPS)
+        return y, after, owned[i]
+
+    def again() -> Any:
+        i, keep = next(turn) % LAYERS, max(1, rows // 2)
+        after, owned[i] = native.mamba_replay(projected, window, owned[i], weight, bias, a, dt_bias, keep=keep)
+        return after, owned[i]
+
+    yield "mamba", stock, own
+    yield "mamba_replay (half)", stock, again
 
 
 def attention_cases(shape: tuple[int, int, int], rows: int, context: int, dtype: mx.Dtype) -> Iterator[Case]:
@@ -101,17 +105,20 @@ def attention_cases(shape: tuple[int, int, int], rows: int, context: int, dtype:
 def append_case(shape: tuple[int, int, int], rows: int, dtype: mx.Dtype) -> Case:
     _, kv_heads, dim = shape
     k, v = normal(rows, kv_heads, dim, dtype=dtype), normal(rows, kv_heads, dim, dtype=dtype)
-    held, owned = ([normal(1, kv_heads, 4096, dim, dtype=dtype) for _ in range(2)] for _ in range(2))
+    buffers = lambda: [normal(1, kv_heads, 4096, dim, dtype=dtype) for _ in range(2 * LAYERS)]  # noqa: E731
+    held, owned, turn = buffers(), buffers(), itertools.count()
 
     def stock() -> Any:
-        for i, new in enumerate((k, v)):
-            held[i][:, :, 100 : 100 + rows] = new.transpose(1, 0, 2)[None]
-        return held
+        i = next(turn) % LAYERS * 2
+        for j, new in enumerate((k, v)):
+            held[i + j][:, :, 100 : 100 + rows] = new.transpose(1, 0, 2)[None]
+        return held[i : i + 2]
 
     def own() -> Any:  # the list alone holds the buffers, so they are written in place
-        for i, new in enumerate((k, v)):
-            owned[i] = native.kv_append(owned[i], new, offset=100)
-        return owned
+        i = next(turn) % LAYERS * 2
+        for j, new in enumerate((k, v)):
+            owned[i + j] = native.kv_append(owned[i + j], new, offset=100)
+        return owned[i : i + 2]
 
     return "kv_append 4096", stock, own
 
@@ -133,7 +140,12 @@ def row_cases(model: dict[str, Any], rows: int, dtype: mx.Dtype) -> Iterator[Cas
     yield (
         "qk_norm_rope",
         lambda: mx.fast.rope(
-            rms_norm(q, head_norm, EPS).transpose(1, 0, 2)[None], dim, traditional=False, base=1e4, scale=1.0, offset=700
+            rms_norm(q, head_norm, EPS).transpose(1, 0, 2)[None],
+            dim,
+            traditional=False,
+            base=1e4,
+            scale=1.0,
+            offset=700,
         ),
         lambda: native.qk_norm_rope(q, head_norm, eps=EPS, theta=1e4, position=700),
     )
@@ -147,16 +159,17 @@ def cases(model: dict[str, Any], rows: int, dtype: mx.Dtype) -> Iterator[Case]:
     yield from row_cases(model, rows, dtype)
 
 
-def once(call: Call, repeats: int, clock: Callable[[], float]) -> float:
+def once(call: Call, steps: int, clock: Callable[[], float]) -> float:
     begin = clock()
-    mx.eval([call() for _ in range(repeats)])
-    return (clock() - begin) / repeats * 1e6
+    for _ in range(steps):
+        mx.eval([call() for _ in range(LAYERS)])
+    return (clock() - begin) / (steps * LAYERS) * 1e6
 
 
 def measure(stock: Call, own: Call, runs: int, clock: Callable[[], float]) -> tuple[float, float]:
     """Median microseconds a call of alternating runs."""
-    once(stock, 2, clock), once(own, 2, clock)
-    times = [(once(stock, 4, clock), once(own, 20, clock)) for _ in range(runs)]
+    once(stock, 1, clock), once(own, 1, clock)
+    times = [(once(stock, 1, clock), once(own, 4, clock)) for _ in range(runs)]
     return statistics.median(t[0] for t in times), statistics.median(t[1] for t in times)
 
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,8 +39,8 @@ inline bool is_float(const mx::array& a) {
   return a.dtype() == mx::float32 || a.dtype() == mx::bfloat16 || a.dtype() == mx::float16;
 }
 
-inline void require_float(const mx::array& a, const std::string& name) {
-  require(is_float(a), name + " must be float32, bfloat16 or float16, is " + describe(a));
+inline void require_float(const mx::array& a, std::string_view name) {
+  if (!is_float(a)) require(false, std::string(name) + " must be float32, bfloat16 or float16, is " + describe(a));
 }
 
 inline DsparkType type_of(const mx::array& a) {

@@ -21,25 +21,44 @@ namespace {
 using Arrays = std::vector<mx::array>;
 using Optional = std::optional<mx::array>;
 
-void require_shape(const mx::array& a, const mx::Shape& shape, const std::string& name) {
+// Checks come before building messages: a graph is built anew for every token.
+[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
+
+std::string text(int64_t number) { return std::to_string(number); }
+
+void require_shape(const mx::array& a, const mx::Shape& shape, const char* name) {
   if (a.shape() == shape) return;
   std::string wanted;
-  for (int size : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(size);
-  require(false, name + " must be [" + wanted + "], is " + describe(a));
+  for (int size : shape) wanted += (wanted.empty() ? "" : ", ") + text(size);
+  refuse(std::string(name) + " must be [" + wanted + "], is " + describe(a));
 }
 
-void require_float32(const mx::array& a, const mx::Shape& shape, const std::string& name) {
-  require(a.dtype() == mx::float32, name + " must be float32, is " + describe(a));
+void require_float32(const mx::array& a, const mx::Shape& shape, const char* name) {
+  if (a.dtype() != mx::float32) refuse(std::string(name) + " must be float32, is " + describe(a));
   require_shape(a, shape, name);
 }
 
-void require_weight(const mx::array& a, const mx::Shape& shape, const std::string& name) {
+void require_weight(const mx::array& a, const mx::Shape& shape, const char* name) {
   require_float(a, name);
   require_shape(a, shape, name);
 }
 
-void require_ndim(const mx::array& a, int ndim, const std::string& name, const std::string& layout) {
-  require(static_cast<int>(a.ndim()) == ndim && a.size() > 0, name + " must be " + layout + ", not empty, is " + describe(a));
+void require_ndim(const mx::array& a, size_t ndim, const char* name, const char* layout) {
+  if (a.ndim() != ndim || a.size() == 0)
+    refuse(std::string(name) + " must be " + layout + ", not empty, is " + describe(a));
+}
+
+void require_same_type(const mx::array& a, const mx::array& b, const char* names) {
+  if (a.dtype() != b.dtype())
+    refuse(std::string(names) + " must be of one type, are " + describe(a) + " and " + describe(b));
+}
+
+// name must be from least to most, is value.
+void require_range(int64_t value, int64_t least, int64_t most, const char* name, const char* least_is,
+                   const char* most_is) {
+  if (value >= least && value <= most) return;
+  refuse(std::string(name) + " must be from " + least_is + " to " + most_is + " (" + text(most) + "), is " +
+         text(value));
 }
 
 // A primitive that fills in a kernel's job and runs it.
@@ -51,15 +70,6 @@ class Layer : public CpuPrimitive {
  protected:
   Tensor tensor(const mx::array& in) { return {rows(in), type_of(in)}; }
   MutableTensor output(mx::array& out) { return {make(out), type_of(out)}; }
-
-  // Memory for an output that takes the place of `in`: the input's own where nobody else needs it and it is aligned.
-  template <typename T>
-  T* in_place(const mx::array& in, mx::array& out) {
-    const bool aligned = reinterpret_cast<uintptr_t>(in.data<char>()) % 64 == 0;
-    if (!aligned || !in.flags().row_contiguous || !mx::is_donatable(in, out)) return make<T>(out);
-    out.copy_shared_buffer(in);
-    return out.data<T>();
-  }
 
   Job job_;
 };
@@ -82,7 +92,7 @@ struct RmsNormLayer : Layer<RmsNorm> {
 
 mx::array make_rms_norm(const mx::array& x, const Optional& weight, float eps) {
   require_float(x, "x");
-  require(x.ndim() > 0 && x.size() > 0, "x must be [..., D], not empty, is " + describe(x));
+  if (x.ndim() == 0 || x.size() == 0) refuse("x must be [..., D], not empty, is " + describe(x));
   RmsNorm job{};
   job.size = x.shape(-1), job.rows = static_cast<int64_t>(x.size()) / job.size, job.eps = eps;
   Arrays inputs{x};
@@ -114,7 +124,7 @@ mx::array make_relu2(const mx::array& x) {
 mx::array make_swiglu(const mx::array& gate, const mx::array& up) {
   require_float(gate, "gate");
   require_shape(up, gate.shape(), "up");
-  require(gate.dtype() == up.dtype(), "gate and up must be of one type, are " + describe(gate) + " and " + describe(up));
+  require_same_type(gate, up, "gate and up");
   Activation job{};
   job.count = static_cast<int64_t>(gate.size());
   return one<ActivationLayer>(gate.shape(), gate.dtype(), job, {gate, up});
@@ -132,7 +142,7 @@ struct MambaLayer : Layer<Mamba> {
     if (reads) job_.d = rows<float>(in[6]), job_.norm = tensor(in[7]), next = 8;
     if (next < in.size()) job_.conv_bias = tensor(in[next]);
     job_.window_out = make(out[0]);
-    job_.state_out = in_place<float>(in[2], out[1]);
+    job_.state_out = make<float>(out[1]);
     if (reads) job_.y = output(out[2]);
     void* memory = scratch(mamba_scratch_bytes(job_));
     encoder().dispatch([job = job_, memory] { mamba(job, memory); });
@@ -156,26 +166,26 @@ Mamba check_mamba(const MambaInputs& in) {
   job.tokens = in.projected.shape(0), job.taps = in.conv_weight.shape(0);
   job.dt_min = in.dt_min, job.dt_max = in.dt_max;
   const int conv = job.conv_size();
-  require(job.taps > 1 && job.taps <= mamba_max_taps,
-          "conv_weight must have 2 to " + std::to_string(mamba_max_taps) + " taps, is " + describe(in.conv_weight));
+  if (job.taps < 2 || job.taps > mamba_max_taps)
+    refuse("conv_weight must have 2 to " + text(mamba_max_taps) + " taps, is " + describe(in.conv_weight));
   require_float32(in.state, in.state.shape(), "state");
   require_float(in.projected, "projected");
   require_shape(in.projected, {job.tokens, job.width()}, "projected (for this state)");
   require_shape(in.window, {job.taps - 1, conv}, "window");
-  require(in.window.dtype() == in.projected.dtype(),
-          "window and projected must be of one type, are " + describe(in.window) + " and " + describe(in.projected));
+  require_same_type(in.window, in.projected, "window and projected");
   require_weight(in.conv_weight, {job.taps, conv}, "conv_weight");
   if (in.conv_bias) require_weight(*in.conv_bias, {conv}, "conv_bias");
   require_float32(in.a, {job.groups, job.heads}, "a");
   require_float32(in.dt_bias, {job.all_heads()}, "dt_bias");
-  require(in.dt_min <= in.dt_max, "dt_min must not be above dt_max");
+  if (!(in.dt_min <= in.dt_max)) refuse("dt_min must not be above dt_max");
   return job;
 }
 
-std::tuple<mx::array, mx::array, mx::array> make_mamba(
-    const mx::array& projected, const mx::array& window, const mx::array& state, const mx::array& conv_weight,
-    const Optional& conv_bias, const mx::array& a, const mx::array& d, const mx::array& dt_bias, const mx::array& norm,
-    float eps, float dt_min, float dt_max) {
+std::tuple<mx::array, mx::array, mx::array> make_mamba(const mx::array& projected, const mx::array& window,
+                                                       const mx::array& state, const mx::array& conv_weight,
+                                                       const Optional& conv_bias, const mx::array& a,
+                                                       const mx::array& d, const mx::array& dt_bias,
+                                                       const mx::array& norm, float eps, float dt_min, float dt_max) {
   Mamba job = check_mamba({projected, window, state, conv_weight, conv_bias, a, dt_bias, dt_min, dt_max});
   require_float32(d, {job.groups, job.heads}, "d");
   require_weight(norm, {job.inner()}, "norm");
@@ -193,8 +203,7 @@ std::pair<mx::array, mx::array> make_mamba_replay(const mx::array& projected, co
                                                   const Optional& conv_bias, const mx::array& a,
                                                   const mx::array& dt_bias, int keep, float dt_min, float dt_max) {
   Mamba job = check_mamba({projected, window, state, conv_weight, conv_bias, a, dt_bias, dt_min, dt_max});
-  require(keep >= 0 && keep <= job.tokens, "keep must be from 0 to the tokens in projected (" +
-                                               std::to_string(job.tokens) + "), is " + std::to_string(keep));
+  require_range(keep, 0, job.tokens, "keep", "0", "the tokens in projected");
   if (keep == 0) return {window, state};
   job.tokens = keep;
   Arrays inputs{projected, window, state, conv_weight, a, dt_bias};
@@ -238,17 +247,15 @@ mx::array make_attend(const mx::array& q, const mx::array& keys, const mx::array
   Attend job{};
   job.rows = q.shape(0), job.heads = q.shape(1), job.dim = q.shape(2), job.kv_heads = keys.shape(1);
   job.length = length, job.window = window, job.scale = scale;
-  require(keys.shape(0) == 1 && keys.shape(3) == job.dim, "keys must be [1, kv heads, capacity, " +
-                                                              std::to_string(job.dim) + "], is " + describe(keys));
+  if (keys.shape(0) != 1 || keys.shape(3) != job.dim)
+    refuse("keys must be [1, kv heads, capacity, " + text(job.dim) + "], is " + describe(keys));
   require_shape(values, keys.shape(), "values");
-  require(values.dtype() == keys.dtype(), "keys and values must be of one type, are " + describe(keys) + " and " + describe(values));
-  require(job.heads % job.kv_heads == 0, "q's heads (" + std::to_string(job.heads) +
-                                             ") must be a multiple of the kv heads (" + std::to_string(job.kv_heads) + ")");
-  require(job.dim <= attend_max_dim, "D must be at most " + std::to_string(attend_max_dim) + ", is " + std::to_string(job.dim));
-  require(length >= job.rows && length <= keys.shape(2),
-          "length must be from T (" + std::to_string(job.rows) + ") to the capacity (" + std::to_string(keys.shape(2)) +
-              "), is " + std::to_string(length));
-  require(window >= 0, "window must be 0 (none) or positive, is " + std::to_string(window));
+  require_same_type(keys, values, "keys and values");
+  if (job.heads % job.kv_heads != 0)
+    refuse("q's heads (" + text(job.heads) + ") must be a multiple of the kv heads (" + text(job.kv_heads) + ")");
+  if (job.dim > attend_max_dim) refuse("D must be at most " + text(attend_max_dim) + ", is " + text(job.dim));
+  require_range(length, job.rows, keys.shape(2), "length", "T", "the capacity");
+  if (window < 0) refuse("window must be 0 (none) or positive, is " + text(window));
   Arrays inputs{q, keys, values};
   if (sinks) {
     require_weight(*sinks, {job.heads}, "sinks");
@@ -278,10 +285,10 @@ std::pair<mx::array, mx::array> make_route(const mx::array& x, const mx::array& 
   job.groups = groups, job.top_groups = top_groups, job.scale = scale, job.normalize = normalize;
   require_float32(gate, {job.experts, job.size}, "gate");
   require_float32(correction, {job.experts}, "correction");
-  require(top >= 1 && top <= job.experts, "top must be from 1 to the experts (" + std::to_string(job.experts) + "), is " + std::to_string(top));
-  require(groups >= 1 && job.experts % groups == 0 && (groups == 1 || job.experts / groups >= 2),
-          "groups must divide the experts (" + std::to_string(job.experts) + ") into groups of two or more, is " + std::to_string(groups));
-  require(top_groups >= 1 && top_groups <= groups, "top_groups must be from 1 to groups (" + std::to_string(groups) + "), is " + std::to_string(top_groups));
+  require_range(top, 1, job.experts, "top", "1", "the experts");
+  if (groups < 1 || job.experts % groups != 0 || (groups > 1 && job.experts / groups < 2))
+    refuse("groups must divide the experts (" + text(job.experts) + ") into groups of two or more, is " + text(groups));
+  require_range(top_groups, 1, groups, "top_groups", "1", "groups");
   Arrays out = mx::array::make_arrays({{job.rows, top}, {job.rows, top}}, {mx::uint32, mx::float32},
                                       std::make_shared<RouteLayer>(cpu_stream(), job), {x, gate, correction});
   return {out[0], out[1]};
@@ -305,9 +312,10 @@ mx::array make_qk_norm_rope(const mx::array& x, const Optional& weight, float ep
   HeadNormRope job{};
   job.rows = x.shape(0), job.heads = x.shape(1), job.dim = x.shape(2);
   job.eps = eps, job.theta = theta, job.position = position, job.rotate = rotate;
-  require(job.dim % 2 == 0 && job.dim <= rope_max_dim, "D must be even and at most " + std::to_string(rope_max_dim) + ", is " + std::to_string(job.dim));
-  require(position >= 0, "position must not be negative, is " + std::to_string(position));
-  require(theta > 0, "theta must be positive, is " + std::to_string(theta));
+  if (job.dim % 2 != 0 || job.dim > rope_max_dim)
+    refuse("D must be even and at most " + text(rope_max_dim) + ", is " + text(job.dim));
+  if (position < 0) refuse("position must not be negative, is " + text(position));
+  if (!(theta > 0)) refuse("theta must be positive, is " + std::to_string(theta));
   Arrays inputs{x};
   if (weight) {
     require_weight(*weight, {job.dim}, "weight");
@@ -316,14 +324,20 @@ mx::array make_qk_norm_rope(const mx::array& x, const Optional& weight, float ep
   return one<HeadNormRopeLayer>(x.shape(), x.dtype(), job, std::move(inputs));
 }
 
-// One buffer a primitive: MLX hands the memory of a sole output on to the next call even before this one has run.
+// One buffer a primitive: MLX never hands on the memory of an input where there are several outputs.
 struct AppendLayer : Layer<Append> {
   using Layer::Layer;
   const char* name() const override { return "DsparkAppend"; }
   void eval_cpu(const Arrays& in, Arrays& out) override {
-    job_.rows = rows<char>(in[1]);
     const char* old = rows<char>(in[0]);
-    job_.cache = in_place<char>(in[0], out[0]);
+    const bool aligned = reinterpret_cast<uintptr_t>(old) % 64 == 0;
+    if (aligned && in[0].flags().row_contiguous && mx::is_donatable(in[0], out[0])) {
+      out[0].copy_shared_buffer(in[0]);
+    } else {
+      make(out[0]);
+    }
+    job_.cache = out[0].data<char>();
+    job_.rows = rows<char>(in[1]);
     encoder().dispatch([job = job_, old, bytes = out[0].nbytes()] {
       if (old != job.cache) std::memcpy(job.cache, old, bytes);
       append(job);
@@ -335,11 +349,12 @@ mx::array make_kv_append(const mx::array& buffer, const mx::array& fresh, int of
   require_ndim(buffer, 4, "buffer", "[1, kv heads, capacity, D]");
   require_ndim(fresh, 3, "rows", "[T, kv heads, D]");
   require_float(buffer, "buffer");
-  require(buffer.shape(0) == 1, "buffer must be [1, kv heads, capacity, D], is " + describe(buffer));
+  if (buffer.shape(0) != 1) refuse("buffer must be [1, kv heads, capacity, D], is " + describe(buffer));
   require_shape(fresh, {fresh.shape(0), buffer.shape(1), buffer.shape(3)}, "rows");
-  require(fresh.dtype() == buffer.dtype(), "buffer and rows must be of one type, are " + describe(buffer) + " and " + describe(fresh));
-  require(offset >= 0 && offset + static_cast<int64_t>(fresh.shape(0)) <= buffer.shape(2),
-          "offset + T must fit the capacity: " + std::to_string(offset) + " + " + std::to_string(fresh.shape(0)) + " > " + std::to_string(buffer.shape(2)));
+  require_same_type(buffer, fresh, "buffer and rows");
+  if (offset < 0 || offset + static_cast<int64_t>(fresh.shape(0)) > buffer.shape(2))
+    refuse("offset + T must fit the capacity: " + text(offset) + " + " + text(fresh.shape(0)) + " > " +
+           text(buffer.shape(2)));
   Append job{};
   job.count = fresh.shape(0), job.kv_heads = buffer.shape(1), job.capacity = buffer.shape(2), job.offset = offset;
   job.row_bytes = buffer.shape(3) * buffer.itemsize();
@@ -356,18 +371,20 @@ void bind_layers(nb::module_& m) {
         "x / sqrt(mean(x^2) + eps) * weight over the last axis; x [..., D], weight [D] or None.");
   m.def("swiglu", &make_swiglu, "gate"_a, "up"_a, "silu(gate) * up, elementwise.");
   m.def("relu2", &make_relu2, "x"_a, "max(x, 0)^2, elementwise.");
-  m.def("mamba", &make_mamba, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(), "a"_a, "d"_a,
-        "dt_bias"_a, "norm"_a, nb::kw_only(), "eps"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
-        "One Mamba-2 mixer between its projections: conv, state walk, gated group norm. projected [T, inner + conv + "
-        "heads] = z | x B C | dt, window [K-1, conv], state [G, R, P, N] float32, conv_weight [K, conv], a and d [G, R], "
-        "dt_bias [G R], norm [inner] -> y [T, inner], window, state after the T tokens.");
+  m.def(
+      "mamba", &make_mamba, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(), "a"_a, "d"_a,
+      "dt_bias"_a, "norm"_a, nb::kw_only(), "eps"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
+      "One Mamba-2 mixer between its projections: conv, state walk, gated group norm. projected [T, inner + conv + "
+      "heads] = z | x B C | dt, window [K-1, conv], state [G, R, P, N] float32, conv_weight [K, conv], a and d [G, R], "
+      "dt_bias [G R], norm [inner] -> y [T, inner], window, state after the T tokens.");
   m.def("mamba_replay", &make_mamba_replay, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(),
         "a"_a, "dt_bias"_a, nb::kw_only(), "keep"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
         "The window and state that `mamba` leaves after the first `keep` tokens, to the bit.");
-  m.def("attend", &make_attend, "q"_a, "keys"_a, "values"_a, nb::kw_only(), "length"_a, "scale"_a, "window"_a = 0,
-        "sinks"_a.none() = nb::none(),
-        "Causal attention of the newest T of `length` positions: q [T, Hq, D], keys and values [1, Hkv, capacity, D] -> "
-        "[T, Hq, D]. Each row sees the last `window` positions (0: all); sinks [Hq] join the softmax.");
+  m.def(
+      "attend", &make_attend, "q"_a, "keys"_a, "values"_a, nb::kw_only(), "length"_a, "scale"_a, "window"_a = 0,
+      "sinks"_a.none() = nb::none(),
+      "Causal attention of the newest T of `length` positions: q [T, Hq, D], keys and values [1, Hkv, capacity, D] -> "
+      "[T, Hq, D]. Each row sees the last `window` positions (0: all); sinks [Hq] join the softmax.");
   m.def("route", &make_route, "x"_a, "gate"_a, "correction"_a, nb::kw_only(), "top"_a, "scale"_a = 1.f,
         "normalize"_a = true, "groups"_a = 1, "top_groups"_a = 1,
         "Expert ids (uint32) and float32 weights [T, top], best first, for x [T, H], gate [E, H], correction [E].");

@@ -18,8 +18,15 @@ namespace {
 
 using dspark::CpuPrimitive;
 using dspark::describe;
-using dspark::require;
 using Optional = std::optional<mx::array>;
+
+// ValueError with message() unless it holds; messages cost more than the checks, so they are made only then.
+template <typename Message>
+void require(bool holds, Message&& message) {
+  if (!holds) throw std::invalid_argument(message());
+}
+
+std::string text(int64_t number) { return std::to_string(number); }
 
 // How a matrix was quantised, as Python says it; bits 0 means dense.
 struct Quantization {
@@ -34,89 +41,97 @@ struct Matrix {
   std::vector<mx::array> arrays;
 };
 
-DsparkFormat format_of(const std::string& name, const Quantization& q) {
+DsparkFormat format_of(const char* name, const Quantization& q) {
   if (q.mode == "nvfp4") {
-    require(q.bits == 4 && q.group == 16, name + ": mode nvfp4 has bits 4 and group_size 16");
+    require(q.bits == 4 && q.group == 16, [&] { return std::string(name) + ": nvfp4 has bits 4 and group_size 16"; });
     return DSPARK_NVFP4;
   }
-  require(q.mode == "affine", name + ": mode must be 'affine' or 'nvfp4', is '" + q.mode + "'");
-  require(q.bits == 4 || q.bits == 8, name + ": bits must be 4 or 8, is " + std::to_string(q.bits));
+  require(q.mode == "affine", [&] { return std::string(name) + ": mode is affine or nvfp4, not '" + q.mode + "'"; });
+  require(q.bits == 4 || q.bits == 8, [&] { return std::string(name) + ": bits is 4 or 8, not " + text(q.bits); });
   require(q.group == 32 || q.group == 64 || q.group == 128,
-          name + ": group_size must be 32, 64 or 128, is " + std::to_string(q.group));
+          [&] { return std::string(name) + ": group_size is 32, 64 or 128, not " + text(q.group); });
   return q.bits == 4 ? DSPARK_AFFINE4 : DSPARK_AFFINE8;
 }
 
-void check_shape(const mx::array& a, const mx::Shape& wanted, const std::string& name) {
-  std::string text = "[";
-  for (size_t i = 0; i < wanted.size(); ++i) text += (i ? ", " : "") + std::to_string(wanted[i]);
-  require(a.shape() == wanted, name + " must be " + text + "], is " + describe(a));
+// `axes` is 2, or 3 where a matrix for each expert is stacked.
+void check_axes(const char* name, const mx::array& w, int axes) {
+  require(static_cast<int>(w.ndim()) == axes && w.size() > 0,
+          [&] { return std::string(name) + " must have " + text(axes) + " axes, none empty; is " + describe(w); });
 }
 
-// `axes` is 2, or 3 where a matrix for each expert is stacked.
-Matrix dense_matrix(const std::string& name, const mx::array& w, int axes, double alpha) {
-  require(static_cast<int>(w.ndim()) == axes, name + " must have " + std::to_string(axes) + " axes, is " + describe(w));
+Matrix dense_matrix(const char* name, const mx::array& w, int axes, double alpha) {
+  check_axes(name, w, axes);
   dspark::require_float(w, name);
-  require(w.size() > 0, name + " is empty: " + describe(w));
   return {{DSPARK_DENSE, dspark::type_of(w), 0, axes == 3 ? w.shape(0) : 1, w.shape(-2), w.shape(-1), nullptr, nullptr,
            nullptr, static_cast<float>(alpha)},
           {w}};
 }
 
-Matrix quantized_matrix(const std::string& name, const mx::array& w, const mx::array& scales, const Optional& biases,
+// Scales or biases: one for each group of each row of w.
+void check_groups(const char* name, const char* what, const mx::array& a, const mx::array& w, int groups) {
+  bool same = a.ndim() == w.ndim() && a.shape(-1) == groups;
+  for (int i = 0; same && i + 1 < static_cast<int>(w.ndim()); ++i) same = a.shape(i) == w.shape(i);
+  require(same, [&] {
+    return std::string(name) + " " + what + " must have w's shape with " + text(groups) + " groups last, w is " +
+           describe(w) + ", they are " + describe(a);
+  });
+}
+
+Matrix quantized_matrix(const char* name, const mx::array& w, const mx::array& scales, const Optional& biases,
                         const Quantization& q, int axes, double alpha) {
   const DsparkFormat format = format_of(name, q);
-  require(w.dtype() == mx::uint32 && static_cast<int>(w.ndim()) == axes,
-          name + " must be uint32 with " + std::to_string(axes) + " axes, is " + describe(w));
-  require(w.size() > 0, name + " is empty: " + describe(w));
+  check_axes(name, w, axes);
+  require(w.dtype() == mx::uint32, [&] { return std::string(name) + " must be uint32 codes, is " + describe(w); });
   const int in = w.shape(-1) * (32 / q.bits);
-  require(in % q.group == 0, name + ": " + std::to_string(in) + " inputs are not a multiple of group_size " +
-                                 std::to_string(q.group));
-  mx::Shape groups = w.shape();
-  groups.back() = in / q.group;
-  check_shape(scales, groups, name + " scales");
+  require(in % q.group == 0, [&] {
+    return std::string(name) + ": " + text(in) + " inputs are not a multiple of group_size " + text(q.group);
+  });
+  check_groups(name, "scales", scales, w, in / q.group);
   Matrix matrix{{format, DSPARK_F32, q.group, axes == 3 ? w.shape(0) : 1, w.shape(-2), in, nullptr, nullptr, nullptr,
                  static_cast<float>(alpha)},
                 {w, scales}};
   if (format == DSPARK_NVFP4) {
-    require(scales.dtype() == mx::uint8, name + " scales must be uint8 (E4M3), are " + describe(scales));
-    require(!biases, name + ": mode nvfp4 has no biases");
+    require(scales.dtype() == mx::uint8,
+            [&] { return std::string(name) + " scales must be uint8 (E4M3), are " + describe(scales); });
+    require(!biases, [&] { return std::string(name) + ": nvfp4 has no biases"; });
     return matrix;
   }
-  dspark::require_float(scales, name + " scales");
-  require(biases.has_value(), name + ": mode affine needs biases");
-  check_shape(*biases, groups, name + " biases");
-  require(biases->dtype() == scales.dtype(), name + " biases must have the scales' dtype, are " + describe(*biases));
+  dspark::require_float(scales, "scales");
+  require(biases.has_value(), [&] { return std::string(name) + ": affine codes need biases"; });
+  check_groups(name, "biases", *biases, w, in / q.group);
+  require(biases->dtype() == scales.dtype(),
+          [&] { return std::string(name) + " biases must have the scales' dtype, are " + describe(*biases); });
   matrix.about.type = dspark::type_of(scales);
   matrix.arrays.push_back(*biases);
   return matrix;
 }
 
-// An array, or a tuple (w, scales) or (w, scales, biases).
-Matrix any_matrix(const std::string& name, nb::handle given, const Quantization& q, int axes, double alpha) {
+// An array, or a sequence (w, scales) or (w, scales, biases).
+Matrix any_matrix(const char* name, nb::handle given, const Quantization& q, int axes, double alpha) {
   if (nb::isinstance<mx::array>(given)) return dense_matrix(name, nb::cast<mx::array>(given), axes, alpha);
-  require(nb::isinstance<nb::tuple>(given) && (nb::len(given) == 2 || nb::len(given) == 3),
-          name + " must be an array or a tuple (w, scales, biases)");
-  const nb::tuple parts = nb::borrow<nb::tuple>(given);
+  require(PySequence_Check(given.ptr()) && (nb::len(given) == 2 || nb::len(given) == 3),
+          [&] { return std::string(name) + " must be an array or a sequence (w, scales, biases)"; });
+  const auto part = [&](int i) { return nb::cast<mx::array>(given[i]); };
   Optional biases;
-  if (parts.size() == 3 && !parts[2].is_none()) biases = nb::cast<mx::array>(parts[2]);
-  return quantized_matrix(name, nb::cast<mx::array>(parts[0]), nb::cast<mx::array>(parts[1]), biases, q, axes, alpha);
+  if (nb::len(given) == 3 && !nb::object(given[2]).is_none()) biases = part(2);
+  return quantized_matrix(name, part(0), part(1), biases, q, axes, alpha);
 }
 
 DsparkActivation activation_of(const std::string& name) {
-  require(name == "i16" || name == "fp32", "activation must be 'i16' or 'fp32', is '" + name + "'");
+  require(name == "i16" || name == "fp32", [&] { return "activation is i16 or fp32, not '" + name + "'"; });
   return name == "i16" ? DSPARK_I16 : DSPARK_FP32;
 }
 
-void check_input(const mx::array& x, int64_t in, const std::string& shape) {
+void check_input(const mx::array& x, int64_t in, const char* shape) {
   dspark::require_float(x, "x");
   require(x.ndim() >= 1 && x.shape(-1) == in,
-          "x must be " + shape + " with " + std::to_string(in) + " inputs, is " + describe(x));
+          [&] { return std::string("x must be ") + shape + " with " + text(in) + " inputs, is " + describe(x); });
 }
 
 // Ids as the kernels read them: 4 or 8 bytes.
 mx::array checked_ids(const mx::array& ids, mx::Stream stream) {
   require(mx::issubdtype(ids.dtype(), mx::integer) && ids.ndim() == 2,
-          "ids must be integers [rows, slots], are " + describe(ids));
+          [&] { return "ids must be integers [rows, slots], are " + describe(ids); });
   return ids.itemsize() >= 4 ? ids : mx::astype(ids, mx::int32, stream);
 }
 
@@ -236,7 +251,7 @@ mx::array gather(const mx::array& x, const Matrix& w, const mx::array& given_ids
   const mx::Stream stream = dspark::cpu_stream();
   const mx::array ids = checked_ids(given_ids, stream);
   require(x.ndim() == 3 && x.shape(0) == ids.shape(0) && (x.shape(1) == 1 || x.shape(1) == ids.shape(1)),
-          "x must be [rows, 1 or slots, in] for ids " + describe(ids) + ", is " + describe(x));
+          [&] { return "x must be [rows, 1 or slots, in] for ids " + describe(ids) + ", is " + describe(x); });
   const mx::Shape shape{ids.shape(0), ids.shape(1), static_cast<int>(w.about.out)};
   if (ids.size() == 0) return mx::zeros(shape, x.dtype(), stream);
   std::vector<mx::array> inputs{x, ids};
@@ -244,16 +259,16 @@ mx::array gather(const mx::array& x, const Matrix& w, const mx::array& given_ids
   return mx::array(shape, x.dtype(), std::make_shared<Gather>(stream, w.about, activation), std::move(inputs));
 }
 
-void check_pair(const Matrix& up, const Matrix& down) {
-  require(up.about.experts == down.about.experts && up.about.out == down.about.in,
-          "down must take the outputs of up: up has " + std::to_string(up.about.experts) + " experts of " +
-              std::to_string(up.about.out) + " outputs, down " + std::to_string(down.about.experts) + " of " +
-              std::to_string(down.about.in) + " inputs");
+void check_pair(const DsparkMatrix& up, const DsparkMatrix& down) {
+  require(up.experts == down.experts && up.out == down.in, [&] {
+    return "down must take the outputs of up: up has " + text(up.experts) + " experts of " + text(up.out) +
+           " outputs, down " + text(down.experts) + " of " + text(down.in) + " inputs";
+  });
 }
 
 mx::array two_layers(const mx::array& x, const Matrix& up, const Matrix& down, const std::vector<mx::array>& routing,
                      DsparkActivation activation) {
-  check_pair(up, down);
+  check_pair(up.about, down.about);
   const mx::Stream stream = dspark::cpu_stream();
   mx::Shape shape = x.shape();
   shape.back() = static_cast<int>(down.about.out);
@@ -294,9 +309,10 @@ mx::array moe(const mx::array& x, const mx::array& ids, const mx::array& weights
   const mx::Stream stream = dspark::cpu_stream();
   const mx::array checked = checked_ids(ids, stream);
   require(x.ndim() == 2 && x.shape(0) == ids.shape(0),
-          "x must be [rows, in] for ids " + describe(ids) + ", is " + describe(x));
-  require(ids.shape(1) > 0, "ids must name at least one expert a row, are " + describe(ids));
-  check_shape(weights, ids.shape(), "weights");
+          [&] { return "x must be [rows, in] for ids " + describe(ids) + ", is " + describe(x); });
+  require(ids.shape(1) > 0, [&] { return "ids must name at least one expert a row, are " + describe(ids); });
+  require(weights.shape() == ids.shape(),
+          [&] { return "weights must have the shape of ids " + describe(ids) + ", are " + describe(weights); });
   const mx::array floats = weights.dtype() == mx::float32 ? weights : mx::astype(weights, mx::float32, stream);
   return two_layers(x, first, second, {checked, floats}, activation_of(activation));
 }

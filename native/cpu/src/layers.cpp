@@ -27,8 +27,7 @@ int pieces(int64_t count, int64_t size) { return static_cast<int>((count + size 
 // f(begin, end) over [0, count) in ranges of `size`.
 template <typename F>
 void over_ranges(int64_t count, int64_t size, double nanoseconds, F f) {
-  parallel_for(pieces(count, size), nanoseconds,
-               [&](int i) { f(i * size, std::min<int64_t>(count, (i + 1) * size)); });
+  parallel_for(pieces(count, size), nanoseconds, [&](int i) { f(i * size, std::min<int64_t>(count, (i + 1) * size)); });
 }
 
 // Hands out parts of a scratch buffer; with a null buffer it only counts.
@@ -78,7 +77,7 @@ void mamba_over_span(const Mamba& job, int first, int count, const MambaScratch&
   const bool reads = job.y.data != nullptr;
   k.mamba_steps(job, first, count, s.dt, s.decay);
   const int convolved = reads ? job.conv_size() : job.conv_size() - job.groups * job.state_size;
-  over_ranges(convolved, 128, 0.5 * count * convolved,
+  over_ranges(convolved, 128, 1.0 * count * convolved,
               [&](int64_t begin, int64_t end) { k.mamba_conv(job, first, count, begin, end, s.u); });
 
   const int heads = job.all_heads();

@@ -46,8 +46,8 @@ struct Mamba {
   const float *a, *d, *dt_bias;                            // [groups * heads]
   MutableTensor y;                                         // [tokens, inner]
   void* window_out;
-  float* state_out;  // may be `state`
-  int tokens, taps, groups, heads, channels, state_size;   // heads: of one group
+  float* state_out;
+  int tokens, taps, groups, heads, channels, state_size;  // heads: of one group
   float eps, dt_min, dt_max;
 
   int all_heads() const { return groups * heads; }
@@ -74,9 +74,9 @@ struct Attend {
   int group() const { return heads / kv_heads; }
 };
 inline constexpr int attend_max_dim = 256;
-inline constexpr int attend_block = 64;   // keys between two rescalings of the running softmax
-inline constexpr int attend_span = 512;   // keys of one partial softmax; spans merge in ascending order
-inline constexpr int attend_chunk = 64;   // query rows of one kv head that share a reading of the keys
+inline constexpr int attend_block = 64;  // keys between two rescalings of the running softmax
+inline constexpr int attend_span = 512;  // keys of one partial softmax; spans merge in ascending order
+inline constexpr int attend_chunk = 64;  // query rows of one kv head that share a reading of the keys
 bool attend_should_split(const Attend& job);
 size_t attend_scratch_bytes(const Attend& job);
 void attend(const Attend& job, void* scratch);
@@ -84,9 +84,9 @@ void attend(const Attend& job, void* scratch);
 // The `top` experts of each row by sigmoid(x gate^T) + correction, best first, ties to the lower index, and their
 // weights. With groups > 1, experts outside the `top_groups` groups whose two best sum highest rank at zero.
 struct Route {
-  Tensor x;                       // [rows, size]
+  Tensor x;                        // [rows, size]
   const float *gate, *correction;  // [experts, size], [experts]
-  uint32_t* ids;                  // [rows, top]
+  uint32_t* ids;                   // [rows, top]
   float* weights;
   int rows, size, experts, top, groups, top_groups;
   float scale;

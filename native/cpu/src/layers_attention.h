@@ -102,7 +102,8 @@ static void attend_rows(const Attend& job, const float* q, const float* keys, in
     common.end = seen[r].end < common.end ? seen[r].end : common.end;
   }
   if (begin >= end) return;
-  dot_rows(q, width, R, keys + begin * key_stride, key_stride, end - begin, job.dim, job.scale, p + begin, attend_block);
+  dot_rows(q, width, R, keys + begin * key_stride, key_stride, end - begin, job.dim, job.scale, p + begin,
+           attend_block);
   for (int r = 0; r < R; r++)
     if (seen[r].begin < seen[r].end) soften(p + r * attend_block, seen[r], width, rows + r * size);
   const bool any = common.begin < common.end;
@@ -156,9 +157,11 @@ static void attend_partial(const Attend& job, int head, int row, int end, int sp
     }
     int r = 0;
     for (; r + 4 <= count; r += 4)
-      attend_rows<4>(job, q + r * width, keys.rows, keys.stride, values.rows, values.stride, seen + r, partial + r * size);
+      attend_rows<4>(job, q + r * width, keys.rows, keys.stride, values.rows, values.stride, seen + r,
+                     partial + r * size);
     for (; r < count; r++)
-      attend_rows<1>(job, q + r * width, keys.rows, keys.stride, values.rows, values.stride, seen + r, partial + r * size);
+      attend_rows<1>(job, q + r * width, keys.rows, keys.stride, values.rows, values.stride, seen + r,
+                     partial + r * size);
   }
 }
 

@@ -8,15 +8,14 @@
 
 typedef float V __attribute__((vector_size(32)));
 typedef int32_t VI __attribute__((vector_size(32)));
+typedef uint32_t VU __attribute__((vector_size(32)));  // wraps; VI is for comparisons and arithmetic shifts
 typedef uint16_t VH __attribute__((vector_size(16)));
 typedef float V4 __attribute__((vector_size(16)));
 
 #define LAYER_INLINE static inline __attribute__((always_inline))
 
 LAYER_INLINE V splat(float x) { return V{x, x, x, x, x, x, x, x}; }
-LAYER_INLINE VI splat_int(int32_t x) { return VI{x, x, x, x, x, x, x, x}; }
-LAYER_INLINE V bits_float(VI x) { return (V)x; }
-LAYER_INLINE VI bits_int(V x) { return (VI)x; }
+LAYER_INLINE VU splat_bits(uint32_t x) { return VU{x, x, x, x, x, x, x, x}; }
 
 LAYER_INLINE V load(const float* p) {
   V v;
@@ -47,9 +46,40 @@ LAYER_INLINE void store_part(float* p, V v, int n) {
   for (int i = 0; i < n; i++) p[i] = v[i];
 }
 
+#if defined(__SSE2__) && !defined(__FMA__)
+// a * b + c with one rounding, for CPUs without the instruction: the product is exact in double precision, and the sum
+// is rounded to odd there, so that rounding it to float32 is the only rounding (Boldo & Melquiond, 2008).
+LAYER_INLINE __m128d fma_rounded_to_odd(__m128d a, __m128d b, __m128d c) {
+  const __m128d product = _mm_mul_pd(a, b), sum = _mm_add_pd(product, c), part = _mm_sub_pd(sum, product);
+  const __m128d error = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, part)), _mm_sub_pd(c, part));
+  const __m128d zero = _mm_setzero_pd(), finite = _mm_cmpeq_pd(_mm_sub_pd(sum, sum), zero);
+  const __m128i inexact = _mm_castpd_si128(_mm_and_pd(_mm_cmpneq_pd(error, zero), finite));
+  const __m128i bits = _mm_castpd_si128(sum), one = _mm_set1_epi64x(1);
+  const __m128i even = _mm_sub_epi64(_mm_and_si128(bits, one), one);
+  const __m128i signs = _mm_srai_epi32(_mm_xor_si128(_mm_castpd_si128(error), bits), 31);
+  const __m128i step = _mm_or_si128(_mm_shuffle_epi32(signs, 0xf5), one);  // -1 where the exact sum is nearer to zero
+  return _mm_castsi128_pd(_mm_add_epi64(bits, _mm_and_si128(step, _mm_and_si128(even, inexact))));
+}
+
+LAYER_INLINE __m128 fma_four(__m128 a, __m128 b, __m128 c) {
+  const __m128d low = fma_rounded_to_odd(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c));
+  const __m128d high = fma_rounded_to_odd(_mm_cvtps_pd(_mm_movehl_ps(a, a)), _mm_cvtps_pd(_mm_movehl_ps(b, b)),
+                                          _mm_cvtps_pd(_mm_movehl_ps(c, c)));
+  return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+}
+#endif
+
 LAYER_INLINE V fma(V a, V b, V c) {
 #if defined(__FMA__)
   return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__SSE2__)
+  __m128 x[2], y[2], z[2];
+  __builtin_memcpy(x, &a, sizeof a);
+  __builtin_memcpy(y, &b, sizeof b);
+  __builtin_memcpy(z, &c, sizeof c);
+  for (int i = 0; i < 2; i++) z[i] = fma_four(x[i], y[i], z[i]);
+  __builtin_memcpy(&c, z, sizeof c);
+  return c;
 #else
   V r;
   for (int i = 0; i < 8; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
@@ -84,7 +114,7 @@ LAYER_INLINE float largest(V v) {
   return best;
 }
 
-LAYER_INLINE V power_of_two(VI k) { return bits_float((k + 127) << 23); }
+LAYER_INLINE V power_of_two(VI k) { return (V)(((VU)k + 127) << 23); }
 
 LAYER_INLINE V exp(V x) {
   V c = x < splat(-104.f) ? splat(-104.f) : x;
@@ -92,7 +122,7 @@ LAYER_INLINE V exp(V x) {
   const V magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
   V shifted = fma(c, splat(1.44269504f), magic);
   V n = shifted - magic;
-  VI k = bits_int(shifted) - bits_int(magic);
+  VI k = (VI)((VU)shifted - (VU)magic);
   V r = fma(n, splat(-0.693145752f), c);
   r = fma(n, splat(-1.42860677e-6f), r);
   V p = splat(1.9875691500e-4f);
@@ -103,7 +133,7 @@ LAYER_INLINE V exp(V x) {
   p = fma(p, r, splat(5.0000001201e-1f));
   V y = fma(p, r * r, r) + 1.f;
   VI half = k >> 1;
-  return y * power_of_two(half) * power_of_two(k - half);
+  return y * power_of_two(half) * power_of_two((VI)((VU)k - (VU)half));
 }
 
 // For 0 <= u <= 1: 2 atanh(u / (2 + u)).
@@ -122,7 +152,7 @@ LAYER_INLINE V log1p_unit(V u) {
   return fma(p * q, twice, twice);
 }
 
-LAYER_INLINE V magnitude(V x) { return bits_float(bits_int(x) & 0x7fffffff); }
+LAYER_INLINE V magnitude(V x) { return (V)((VU)x & 0x7fffffff); }
 
 LAYER_INLINE V softplus(V x) { return (x > 0.f ? x : splat(0.f)) + log1p_unit(exp(-magnitude(x))); }
 
@@ -136,40 +166,38 @@ LAYER_INLINE V silu(V x) {
   return c * sigmoid(c);
 }
 
-LAYER_INLINE VI load_halves(const uint16_t* p) {
+LAYER_INLINE VU load_halves(const uint16_t* p) {
   VH h;
   __builtin_memcpy(&h, p, sizeof h);
-  return __builtin_convertvector(h, VI);
+  return __builtin_convertvector(h, VU);
 }
 
-LAYER_INLINE void store_halves(uint16_t* p, VI bits) {
+LAYER_INLINE void store_halves(uint16_t* p, VU bits) {
   VH h = __builtin_convertvector(bits, VH);
   __builtin_memcpy(p, &h, sizeof h);
 }
 
-LAYER_INLINE V from_bf16(VI h) { return bits_float(h << 16); }
+LAYER_INLINE V from_bf16(VU h) { return (V)(h << 16); }
 
-LAYER_INLINE VI to_bf16(V v) {
-  VI u = bits_int(v);
-  VI rounded = ((u + 0x7fff + ((u >> 16) & 1)) >> 16) & 0xffff;
+LAYER_INLINE VU to_bf16(V v) {
+  const VU u = (VU)v, rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return v == v ? rounded : (((u >> 16) & 0x8000) | 0x7fc0);
 }
 
-LAYER_INLINE V from_f16(VI h) {
-  VI exponent_and_mantissa = (h & 0x7fff) << 13;
-  V scaled = bits_float(exponent_and_mantissa) * 0x1p112f;
-  VI special = exponent_and_mantissa | 0x7f800000;
-  VI magnitude_bits = exponent_and_mantissa >= 0x0f800000 ? special : bits_int(scaled);
-  return bits_float(magnitude_bits | ((h & 0x8000) << 16));
+LAYER_INLINE V from_f16(VU h) {
+  const VU number = (h & 0x7fff) << 13, special = number | 0x7f800000;
+  const V scaled = (V)number * 0x1p112f;
+  return (V)(((VI)number >= 0x0f800000 ? special : (VU)scaled) | ((h & 0x8000) << 16));
 }
 
-LAYER_INLINE VI to_f16(V v) {
-  VI u = bits_int(v), sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
-  VI normal = (a - (112 << 23) + 0xfff + ((a >> 13) & 1)) >> 13;
-  VI tiny = bits_int(bits_float(a) + 0.5f) - 0x3f000000;  // adding 1/2 leaves the rounded subnormal in the low bits
-  VI out = a < 0x38800000 ? tiny : normal;
-  out = a >= 0x477ff000 ? splat_int(0x7c00) : out;
-  out = a > 0x7f800000 ? splat_int(0x7e00) : out;
+LAYER_INLINE VU to_f16(V v) {
+  const VU u = (VU)v, sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
+  const VI size = (VI)a;
+  const VU normal = (a - (112u << 23) + 0xfff + ((a >> 13) & 1)) >> 13;
+  const VU tiny = (VU)((V)a + 0.5f) - 0x3f000000;  // adding 1/2 leaves the rounded subnormal in the low bits
+  VU out = size < 0x38800000 ? tiny : normal;
+  out = size >= 0x477ff000 ? splat_bits(0x7c00) : out;
+  out = size > 0x7f800000 ? splat_bits(0x7e00) : out;
   return out | sign;
 }
 
@@ -195,7 +223,7 @@ LAYER_INLINE V load_any(const void* data, int type, int64_t i, int n) {
 // v into elements [i, i + n) of an array of `type`, n in 1..8.
 LAYER_INLINE void narrow(void* data, int type, int64_t i, V v, int n) {
   if (type == DSPARK_F32) return store_part((float*)data + i, v, n);
-  VI h = type == DSPARK_BF16 ? to_bf16(v) : to_f16(v);
+  const VU h = type == DSPARK_BF16 ? to_bf16(v) : to_f16(v);
   uint16_t* p = (uint16_t*)data + i;
   if (n >= 8) return store_halves(p, h);
   for (int j = 0; j < n; j++) p[j] = (uint16_t)h[j];
@@ -239,7 +267,8 @@ LAYER_INLINE void dot_tile(const float* a, int64_t a_stride, const float* b, int
   if (i < size)
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++)
-        sums[r][c] = fma(load_part(a + r * a_stride + i, size - i), load_part(b + c * b_stride + i, size - i), sums[r][c]);
+        sums[r][c] =
+            fma(load_part(a + r * a_stride + i, size - i), load_part(b + c * b_stride + i, size - i), sums[r][c]);
   if constexpr (C % 4 == 0) {
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c += 4) {
@@ -270,15 +299,19 @@ static void dot_rows(const float* a, int64_t a_stride, int rows, const float* b,
   for (; r + 4 <= rows; r += 4) {
     int c = 0;
     for (; c + 2 <= count; c += 2)
-      dot_tile<4, 2>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+      dot_tile<4, 2>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c,
+                     s_stride);
     if (c < count)
-      dot_tile<4, 1>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+      dot_tile<4, 1>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c,
+                     s_stride);
   }
   for (; r < rows; r++) {
     int c = 0;
     for (; c + 8 <= count; c += 8)
-      dot_tile<1, 8>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+      dot_tile<1, 8>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c,
+                     s_stride);
     for (; c < count; c++)
-      dot_tile<1, 1>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c, s_stride);
+      dot_tile<1, 1>(a + r * a_stride, a_stride, b + c * b_stride, b_stride, size, scale, s + r * s_stride + c,
+                     s_stride);
   }
 }

@@ -5,7 +5,7 @@
 // scales differ within a block, each lane has one.
 #pragma once
 
-#include "matmul_octet_lanes.h"
+#include "matmul_band_lanes.h"
 
 namespace {
 
@@ -32,47 +32,38 @@ struct Nvfp4Words {
   Floats vector(int j) const { return e2m1_to_floats(words, j); }
 };
 
-template <typename Words, int scales_per_block, int rows>
-inline void fp32_block(const uint8_t* codes, const float* x, const float* scales, Floats* sums) {
-  const Words words(codes);
-  Floats dot[rows];
-  const Floats first = words.vector(0);
-  for (int m = 0; m < rows; ++m) dot[m] = mul(first, load(x + 64 * m));
-#pragma GCC unroll 8
-  for (int j = 1; j < 8; ++j) {
-    const Floats code = words.vector(j);
-    for (int m = 0; m < rows; ++m) dot[m] = fma(code, load(x + 64 * m + 8 * j), dot[m]);
-  }
-  const Floats s = scales_per_block == 4   ? four_twice(scales)
-                   : scales_per_block == 2 ? two_four_times(scales)
-                                           : broadcast(scales);
-  for (int m = 0; m < rows; ++m) sums[m] = fma(dot[m], s, sums[m]);
-}
+template <typename Words, int per_block>
+struct Fp32Kernel {
+  using Input = float;
+  static constexpr int scales_per_block = per_block;
+  static constexpr int bytes = Words::bytes;
+  static constexpr float nvfp4_unit = 1.0f;
+  static constexpr int cache_rows(int rows) { return 2 * rows; }
 
-template <typename Words, int scales_per_block, int rows>
-void fp32_chunk(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int64_t from, int count,
-                Floats* sums, Floats* bias_sums) {
-  ChunkScales scales;
-  load_scales<scales_per_block>(w, column, from, count, 1.0f, scales);
-  if constexpr (scales_per_block != 4) add_biases<scales_per_block, rows>(layout, tile, scales, from, count, bias_sums);
-  Floats local[rows];
-  for (int m = 0; m < rows; ++m) local[m] = sums[m];
-  const float* x = static_cast<const float*>(tile.values) + from * rows * 64;
-  const uint8_t* codes = w.values + column * w.value_bytes + from * Words::bytes;
-  const int whole = whole_blocks(w, from, count, 64);
-  for (int b = 0; b < whole; ++b) {
-    prefetch_ahead(codes + b * Words::bytes, w, 1024);
-    fp32_block<Words, scales_per_block, rows>(codes + b * Words::bytes, x + b * rows * 64,
-                                              scales.scales + b * scales_per_block, local);
+  static constexpr int columns(int) { return 1; }
+
+  template <int rows, int columns>
+  static __attribute__((noinline)) void dot(const Span& span, Floats* sums) {
+    Floats local[rows];
+    unrolled<rows>([&]<int m>() { local[m] = sums[m]; });
+    const float* x = static_cast<const float*>(span.x);
+    const uint8_t* codes = span.codes;
+    for (int b = 0; b < span.blocks; ++b, x += 64 * rows, codes += bytes) {
+      prefetch_ahead(codes, span.ahead);
+      const Words words(codes);
+      Floats total[rows];
+      const Floats first = words.vector(0);
+      unrolled<rows>([&]<int m>() { total[m] = mul(first, load(x + 64 * m)); });
+      unrolled<7>([&]<int j>() {
+        const Floats code = words.vector(j + 1);
+        unrolled<rows>([&]<int m>() { total[m] = fma(code, load(x + 64 * m + 8 * (j + 1)), total[m]); });
+      });
+      const float* scales = span.scales + b * per_block;
+      const Floats s = per_block == 4 ? four_twice(scales) : per_block == 2 ? two_four_times(scales) : broadcast(scales);
+      unrolled<rows>([&]<int m>() { local[m] = fma(total[m], s, local[m]); });
+    }
+    unrolled<rows>([&]<int m>() { sums[m] = local[m]; });
   }
-  if (whole < count) {
-    uint8_t padded[Words::bytes] = {};
-    __builtin_memcpy(padded, codes + whole * Words::bytes,
-                     static_cast<size_t>(w.value_bytes - (from + whole) * Words::bytes));
-    fp32_block<Words, scales_per_block, rows>(padded, x + whole * rows * 64, scales.scales + whole * scales_per_block,
-                                              local);
-  }
-  for (int m = 0; m < rows; ++m) sums[m] = local[m];
-}
+};
 
 }  // namespace

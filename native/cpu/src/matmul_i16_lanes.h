@@ -6,7 +6,7 @@
 // accumulator = fma(sum, scale * step, accumulator); scale * step is exact, steps being powers of two.
 #pragma once
 
-#include "matmul_octet_lanes.h"
+#include "matmul_band_lanes.h"
 
 namespace {
 
@@ -37,68 +37,54 @@ struct Nvfp4Codes {
   static void expand(const uint8_t* p, Shorts* q) { expand_e2m1(p, q); }
 };
 
-// One column, blocks [from, from + count) of a chunk.
-template <typename Codes, int scales_per_block, int rows>
-struct I16Column {
-  const Layout& layout;
-  const Tile& tile;
-  const ChunkScales& scales;
-  int64_t from;
-  float scaled[scales_per_block == 1 ? rows : 1][chunk_blocks(rows)];  // scale * step
+template <typename Codes, int per_block>
+struct I16Kernel {
+  using Input = int16_t;
+  static constexpr int scales_per_block = per_block;
+  static constexpr int bytes = Codes::bytes;
+  static constexpr float nvfp4_unit = 1.0f / 512;
+  static constexpr int cache_rows(int rows) { return rows; }
+  static constexpr int columns(int) { return 1; }
 
-  void scale_steps(int count) {
-    if constexpr (scales_per_block == 1) {
-      for (int i = 0; i < count; i += 8) {
-        const Floats s = load(scales.scales + i);
-        for (int m = 0; m < rows; ++m) {
-          store(scaled[m] + i, mul(s, load(tile.steps + m * layout.steps + from + i)));
-        }
+  template <int rows, int columns>
+  static __attribute__((noinline)) void dot(const Span& span, Floats* sums) {
+    alignas(32) float scaled[columns][rows][chunk_blocks(rows)];  // scale * step of each block
+    if constexpr (per_block == 1) {
+      for (int i = 0; i < span.blocks; i += 8) {
+        unrolled<columns>([&]<int c>() {
+          const Floats s = load(span.scales + c * span_scales + i);
+          unrolled<rows>([&]<int m>() { store(scaled[c][m] + i, mul(s, load(span.steps + m * span.step_stride + i))); });
+        });
       }
     }
-  }
-
-  void block(const uint8_t* codes, int b, Floats* sums) {
-    Shorts q[4];
-    Codes::expand(codes, q);
-    Floats s{};
-    if constexpr (scales_per_block == 4) s = four_twice(scales.scales + 4 * b);
-    if constexpr (scales_per_block == 2) s = two_four_times(scales.scales + 2 * b);
-    const int16_t* x = static_cast<const int16_t*>(tile.values) + (from + b) * rows * 64;
-#pragma GCC unroll 8
-    for (int m = 0; m < rows; ++m, x += 64) {
-      const Integers dot = add(add(multiply_pairs(q[0], load_shorts(x)), multiply_pairs(q[1], load_shorts(x + 16))),
-                               add(multiply_pairs(q[2], load_shorts(x + 32)), multiply_pairs(q[3], load_shorts(x + 48))));
-      if constexpr (scales_per_block == 1) {
-        sums[m] = fma(to_floats(dot), broadcast(scaled[m] + b), sums[m]);
-      } else {
-        sums[m] = fma(to_floats(dot), mul(s, broadcast(tile.steps + m * layout.steps + from + b)), sums[m]);
-      }
+    Floats local[columns][rows];
+    unrolled<columns>([&]<int c>() { unrolled<rows>([&]<int m>() { local[c][m] = sums[c * rows + m]; }); });
+    const int16_t* x = static_cast<const int16_t*>(span.x);
+    const uint8_t* codes = span.codes;
+    for (int b = 0; b < span.blocks; ++b, x += 64 * rows, codes += bytes) {
+      unrolled<columns>([&]<int c>() {
+        prefetch_ahead(codes + c * span.value_bytes, span.ahead);
+        Shorts q[4];
+        Codes::expand(codes + c * span.value_bytes, q);
+        Floats s{};
+        if constexpr (per_block == 4) s = four_twice(span.scales + c * span_scales + 4 * b);
+        if constexpr (per_block == 2) s = two_four_times(span.scales + c * span_scales + 2 * b);
+        unrolled<rows>([&]<int m>() {
+          const int16_t* y = x + 64 * m;
+          const Integers total =
+              add(add(multiply_pairs(q[0], load_shorts(y)), multiply_pairs(q[1], load_shorts(y + 16))),
+                  add(multiply_pairs(q[2], load_shorts(y + 32)), multiply_pairs(q[3], load_shorts(y + 48))));
+          if constexpr (per_block == 1) {
+            local[c][m] = fma(to_floats(total), broadcast(scaled[c][m] + b), local[c][m]);
+          } else {
+            const Floats scaled_here = mul(s, broadcast(span.steps + m * span.step_stride + b));
+            local[c][m] = fma(to_floats(total), scaled_here, local[c][m]);
+          }
+        });
+      });
     }
+    unrolled<columns>([&]<int c>() { unrolled<rows>([&]<int m>() { sums[c * rows + m] = local[c][m]; }); });
   }
 };
-
-template <typename Codes, int scales_per_block, int rows>
-void i16_chunk(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int64_t from, int count,
-               Floats* sums, Floats* bias_sums) {
-  ChunkScales scales;
-  load_scales<scales_per_block>(w, column, from, count, 1.0f / 512, scales);
-  if constexpr (scales_per_block != 4) add_biases<scales_per_block, rows>(layout, tile, scales, from, count, bias_sums);
-  I16Column<Codes, scales_per_block, rows> work{layout, tile, scales, from, {}};
-  work.scale_steps(count);
-  Floats local[rows];
-  for (int m = 0; m < rows; ++m) local[m] = sums[m];
-  const uint8_t* codes = w.values + column * w.value_bytes + from * Codes::bytes;
-  const int whole = whole_blocks(w, from, count, 64);
-  for (int b = 0; b < whole; ++b) {
-    prefetch_ahead(codes + b * Codes::bytes, w, 1024);
-    work.block(codes + b * Codes::bytes, b, local);
-  }
-  if (whole < count) {
-    uint8_t padded[Codes::bytes] = {};
-    __builtin_memcpy(padded, codes + whole * Codes::bytes, static_cast<size_t>(w.value_bytes - (from + whole) * Codes::bytes));
-    work.block(padded, whole, local);
-  }
-  for (int m = 0; m < rows; ++m) sums[m] = local[m];
-}
 
 }  // namespace

@@ -18,56 +18,37 @@ inline void with_rows(int wanted, Call&& f) {
   if constexpr (rows > 1) with_rows<rows - 1>(wanted, f);
 }
 
-using Chunk = void (*)(const Weights&, const Layout&, const Tile&, int64_t column, int64_t from, int count,
-                       Floats* sums, Floats* bias_sums);
-
-inline void quantized_octet(Chunk chunk, int chunk_size, const Weights& w, const Layout& layout, const Tile& tile,
-                            int64_t column, int count, Octet& sums) {
-  for (int64_t from = 0; from < layout.blocks; from += chunk_size) {
-    const int64_t left = layout.blocks - from;
-    const int blocks = static_cast<int>(left < chunk_size ? left : chunk_size);
-    for (int c = 0; c < count; ++c) {
-      chunk(w, layout, tile, column + c, from, blocks, sums.sums[c], sums.bias_sums[c]);
-    }
+// Calls f.template operator()<Kernel>() with the matrix's kernel.
+template <template <typename, int> class Kernel, typename Four, typename Eight, typename Nvfp4, typename Call>
+inline void with_kernel(const Weights& w, Call&& f) {
+  if (w.format == DSPARK_NVFP4) return f.template operator()<Kernel<Nvfp4, 4>>();
+  if (w.format == DSPARK_AFFINE8) {
+    return w.group == 32 ? f.template operator()<Kernel<Eight, 2>>() : f.template operator()<Kernel<Eight, 1>>();
   }
+  return w.group == 32 ? f.template operator()<Kernel<Four, 2>>() : f.template operator()<Kernel<Four, 1>>();
 }
 
-template <int rows>
-Chunk i16_chunk_of(const Weights& w) {
-  if (w.format == DSPARK_NVFP4) return i16_chunk<Nvfp4Codes, 4, rows>;
-  if (w.format == DSPARK_AFFINE8) return w.group == 32 ? i16_chunk<Affine8Codes, 2, rows> : i16_chunk<Affine8Codes, 1, rows>;
-  return w.group == 32 ? i16_chunk<Affine4Codes, 2, rows> : i16_chunk<Affine4Codes, 1, rows>;
-}
-
-template <int rows>
-Chunk fp32_chunk_of(const Weights& w) {
-  if (w.format == DSPARK_NVFP4) return fp32_chunk<Nvfp4Words, 4, rows>;
-  if (w.format == DSPARK_AFFINE8) return w.group == 32 ? fp32_chunk<Affine8Words, 2, rows> : fp32_chunk<Affine8Words, 1, rows>;
-  return w.group == 32 ? fp32_chunk<Affine4Words, 2, rows> : fp32_chunk<Affine4Words, 1, rows>;
-}
-
-void one_octet(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int count,
-               const Result& result) {
-  Octet sums;
-  for (int c = 0; c < octet; ++c) {
-    for (int m = 0; m < tile.rows; ++m) sums.sums[c][m] = sums.bias_sums[c][m] = splat(0.0f);
-  }
+void one_band(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int count,
+              const Result& result) {
+  Floats sums[most_sums];
   if (w.format == DSPARK_DENSE) {
     with_rows<float_rows>(tile.rows, [&]<int rows>() {
-      if (w.type == DSPARK_F32) return dense_octet<DSPARK_F32, rows>(w, layout, tile, column, count, sums);
-      if (w.type == DSPARK_F16) return dense_octet<DSPARK_F16, rows>(w, layout, tile, column, count, sums);
-      dense_octet<DSPARK_BF16, rows>(w, layout, tile, column, count, sums);
+      if (w.type == DSPARK_F32) return dense_band<DSPARK_F32, rows>(w, layout, tile, column, count, sums);
+      if (w.type == DSPARK_F16) return dense_band<DSPARK_F16, rows>(w, layout, tile, column, count, sums);
+      dense_band<DSPARK_BF16, rows>(w, layout, tile, column, count, sums);
     });
   } else if (w.activation == DSPARK_I16) {
     with_rows<i16_rows>(tile.rows, [&]<int rows>() {
-      quantized_octet(i16_chunk_of<rows>(w), chunk_blocks(rows), w, layout, tile, column, count, sums);
+      with_kernel<I16Kernel, Affine4Codes, Affine8Codes, Nvfp4Codes>(
+          w, [&]<typename Kernel>() { quantized_band<Kernel, rows>(w, layout, tile, column, count, sums); });
     });
   } else {
     with_rows<float_rows>(tile.rows, [&]<int rows>() {
-      quantized_octet(fp32_chunk_of<rows>(w), chunk_blocks(2 * rows), w, layout, tile, column, count, sums);
+      with_kernel<Fp32Kernel, Affine4Words, Affine8Words, Nvfp4Words>(
+          w, [&]<typename Kernel>() { quantized_band<Kernel, rows>(w, layout, tile, column, count, sums); });
     });
   }
-  finish(w, tile, column, count, result, sums);
+  finish_band(w, tile, column, count, result, sums);
 }
 
 void columns(const Weights& w, const Layout& layout, const Tile* tiles, int64_t tile_count, int64_t first, int64_t last,
@@ -75,10 +56,10 @@ void columns(const Weights& w, const Layout& layout, const Tile* tiles, int64_t 
   // Few tiles stay in the cache while the weights pass once; of many, each passes the columns, which stay.
   const bool few = tile_count <= 4;
   for (int64_t outer = 0; outer < (few ? 1 : tile_count); ++outer) {
-    for (int64_t column = first; column < last; column += octet) {
-      const int count = static_cast<int>(last - column < octet ? last - column : octet);
+    for (int64_t column = first; column < last; column += band) {
+      const int count = static_cast<int>(last - column < band ? last - column : band);
       for (int64_t t = few ? 0 : outer; t < (few ? tile_count : outer + 1); ++t) {
-        one_octet(w, layout, tiles[t], column, count, result);
+        one_band(w, layout, tiles[t], column, count, result);
       }
     }
   }
