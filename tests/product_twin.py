@@ -44,17 +44,18 @@ FORMS = (*QUANTIZED, DENSE, Form(0, dtype=mx.float32), Form(0, dtype=mx.float16)
 
 @dataclass(frozen=True)
 class Stored:
-    """A matrix [.., out, in]: its arrays, and its values in float64."""
+    """A matrix [.., out, in]: its arrays, its values in float64, and what these are sums of: |code scale| + |bias|."""
 
     form: Form
     arrays: tuple[mx.array, ...]
     values: Array
+    sizes: Array
 
     def options(self) -> dict[str, Any]:
         return {"group_size": self.form.group, "bits": self.form.bits, "mode": self.form.mode}
 
     def expert(self, index: int) -> Stored:
-        return Stored(self.form, tuple(a[index] for a in self.arrays), self.values[index])
+        return Stored(self.form, tuple(a[index] for a in self.arrays), self.values[index], self.sizes[index])
 
     def argument(self) -> Any:
         """As `moe` and `mlp` take it."""
@@ -78,22 +79,24 @@ def normal(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array
 
 def stored(form: Form, *shape: int, seed: int = 1) -> Stored:
     """A random matrix of `shape` [.., out, in] in that form."""
-    values = normal(*shape, seed=seed) * 0.1
+    plain = normal(*shape, seed=seed) * 0.1
     if not form.bits:
-        dense = values.astype(form.dtype)
-        return Stored(form, (dense,), wide(dense))
-    arrays = mx.quantize(values, group_size=form.group, bits=form.bits, mode=form.mode)
+        dense = plain.astype(form.dtype)
+        return Stored(form, (dense,), wide(dense), np.abs(wide(dense)))
+    arrays = mx.quantize(plain, group_size=form.group, bits=form.bits, mode=form.mode)
     if form.mode == "nvfp4":
-        return Stored(form, tuple(arrays), nvfp4_values(*arrays))
+        values = nvfp4_values(*arrays)
+        return Stored(form, tuple(arrays), values, np.abs(values))
     w, scales, biases = arrays[0], arrays[1].astype(form.dtype), arrays[2].astype(form.dtype)
-    return Stored(form, (w, scales, biases), affine_values(w, scales, biases, form.bits, form.group))
+    scaled, bias = affine_parts(w, scales, biases, form.bits, form.group)
+    return Stored(form, (w, scales, biases), scaled + bias, np.abs(scaled) + np.abs(bias))
 
 
-def affine_values(w: mx.array, scales: mx.array, biases: mx.array, bits: int, group: int) -> Array:
+def affine_parts(w: mx.array, scales: mx.array, biases: mx.array, bits: int, group: int) -> tuple[Array, Array]:
     words = np.array(w)
     codes = (words[..., None] >> (bits * np.arange(32 // bits, dtype=np.uint32))) & (2**bits - 1)
     codes = codes.reshape(*words.shape[:-1], -1).astype(np.float64)
-    return codes * np.repeat(wide(scales), group, -1) + np.repeat(wide(biases), group, -1)
+    return codes * np.repeat(wide(scales), group, -1), np.repeat(wide(biases), group, -1)
 
 
 def nvfp4_values(w: mx.array, scales: mx.array) -> Array:
@@ -107,11 +110,11 @@ def nvfp4_values(w: mx.array, scales: mx.array) -> Array:
     return values * np.repeat(np.where(byte & 128, -size, size), 16, -1)
 
 
-def relative_error(y: mx.array, x: Array, values: Array) -> float:
-    """The largest error of y = x values^T, over what the terms of its sum add up to in size."""
-    exact, size = x @ values.T, np.abs(x) @ np.abs(values).T
+def relative_error(y: mx.array, x: Array, matrix: Stored) -> float:
+    """The largest error of y = x W^T beyond its rounding, over what the terms of its sum add up to in size."""
+    exact = x @ matrix.values.T
     error = np.abs(wide(y) - exact) - HALF_ULP[y.dtype] * np.abs(exact)
-    return float((error / size).max())
+    return float((error / (np.abs(x) @ matrix.sizes.T)).max())
 
 
 def relu2(x: Array) -> Array:

@@ -23,6 +23,7 @@ inline Floats broadcast(const float* p) { return {_mm256_broadcast_ss(p)}; }
 inline Floats load(const float* p) { return {_mm256_loadu_ps(p)}; }
 inline void store(float* p, Floats a) { _mm256_storeu_ps(p, a.v); }
 inline Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Floats sub(Floats a, Floats b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Floats mul(Floats a, Floats b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Floats fma(Floats a, Floats b, Floats c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.v, b.v)}; }  // of a NaN and b: b
@@ -103,6 +104,22 @@ inline Integers round_to_integers(Floats a) { return {_mm256_cvtps_epi32(a.v)}; 
 inline Integers max(Integers a, Integers b) { return {_mm256_max_epi32(a.v, b.v)}; }
 // The bits of |a|: as integers they order like the values, infinities and NaN on top.
 inline Integers size_bits(Floats a) { return {_mm256_and_si256(_mm256_castps_si256(a.v), _mm256_set1_epi32(INT32_MAX))}; }
+
+// Of 8 values q + rest: how many are not zero, how many of those have |q| < limit, how many have a rest.
+struct Counts {
+  int nonzero;
+  int small;
+  int inexact;
+};
+inline Counts count_small(Integers q, Floats rest, int32_t limit) {
+  const auto bits = [](__m256i mask) {
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(mask)));
+  };
+  const unsigned inexact = bits(_mm256_castps_si256(_mm256_cmp_ps(rest.v, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+  const unsigned zero = bits(_mm256_cmpeq_epi32(q.v, _mm256_setzero_si256())) & ~inexact;
+  const unsigned below = bits(_mm256_cmpgt_epi32(_mm256_set1_epi32(limit), _mm256_abs_epi32(q.v))) & ~zero;
+  return {8 - __builtin_popcount(zero), __builtin_popcount(below), __builtin_popcount(inexact)};
+}
 
 inline int32_t largest(Integers a) {
   __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));

@@ -67,6 +67,7 @@ inline Floats broadcast(const float* p) { return splat(*p); }
 inline Floats load(const float* p) { return lanes_of<Floats>([&](int i) { return p[i]; }); }
 inline void store(float* p, Floats a) { std::memcpy(p, a.v, sizeof(a.v)); }
 inline Floats add(Floats a, Floats b) { return lanes_of<Floats>([&](int i) { return a.v[i] + b.v[i]; }); }
+inline Floats sub(Floats a, Floats b) { return lanes_of<Floats>([&](int i) { return a.v[i] - b.v[i]; }); }
 inline Floats mul(Floats a, Floats b) { return lanes_of<Floats>([&](int i) { return a.v[i] * b.v[i]; }); }
 inline Floats fma(Floats a, Floats b, Floats c) {
   return lanes_of<Floats>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
@@ -141,6 +142,22 @@ inline Integers max(Integers a, Integers b) {
 }
 inline Integers size_bits(Floats a) {
   return lanes_of<Integers>([&](int i) { return bits_of(a.v[i]) & 0x7fffffff; });
+}
+
+struct Counts {
+  int nonzero;
+  int small;
+  int inexact;
+};
+inline Counts count_small(Integers q, Floats rest, int32_t limit) {
+  Counts counts{0, 0, 0};
+  for (int i = 0; i < 8; ++i) {
+    const bool inexact = rest.v[i] != 0.0f, nonzero = q.v[i] != 0 || inexact;
+    counts.nonzero += nonzero;
+    counts.small += nonzero && q.v[i] < limit && -q.v[i] < limit;
+    counts.inexact += inexact;
+  }
+  return counts;
 }
 
 inline int32_t largest(Integers a) {

@@ -122,14 +122,26 @@ struct Stage {
   uint8_t* values;
   float* steps;
   float* sums;
+  uint8_t* rest_values;
+  float* rest_steps;
+  float* rest_sums;
 };
 
 Stage take_stage(Arena& arena, const DsparkMatrix* w, DsparkActivation activation, int64_t slots) {
   const Layout layout = layout_of(*w, activation);
-  Stage stage{&kernels(), w, activation, layout, arena.take<Tile>(slots), nullptr, nullptr, nullptr};
+  Stage stage{};
+  stage.kernels = &kernels();
+  stage.w = w;
+  stage.activation = activation;
+  stage.layout = layout;
+  stage.tiles = arena.take<Tile>(slots);
   stage.values = arena.take<uint8_t>(slots * layout.value_bytes);
   stage.steps = arena.take<float>(slots * layout.steps);
   stage.sums = arena.take<float>(slots * layout.sums);
+  const int64_t rests = layout.steps > 0 ? slots : 0;  // of I16 only
+  stage.rest_values = arena.take<uint8_t>(rests * layout.value_bytes);
+  stage.rest_steps = arena.take<float>(rests * layout.steps);
+  stage.rest_sums = arena.take<float>(rests * layout.sums);
   return stage;
 }
 
@@ -164,6 +176,9 @@ void fill_tiles(const Plan& plan, const Stage& stage, DsparkType input_type, Add
       tile.values = stage.values + slot * stage.layout.value_bytes;
       tile.steps = stage.steps + slot * stage.layout.steps;
       tile.sums = stage.sums + slot * stage.layout.sums;
+      tile.rest_values = stage.rest_values + slot * stage.layout.value_bytes;
+      tile.rest_steps = stage.rest_steps + slot * stage.layout.steps;
+      tile.rest_sums = stage.rest_sums + slot * stage.layout.sums;
       for (int64_t m = 0; m < rows; ++m, ++slot) {
         const Addresses address = address_of(slot, plan.order[slot]);
         tile.input[m] = address.input;

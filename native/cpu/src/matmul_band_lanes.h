@@ -97,14 +97,14 @@ inline void load_nvfp4_columns(const Weights& w, int64_t column, int columns, in
   }
 }
 
-// Lane i takes biases i, i + 8, ... of the span, times the inputs' sums. The first span starts the sums.
+// Lane i takes biases i, i + 8, ... of the span, times the inputs' sums. The first span (`starts`) starts the sums.
 template <int per_block, int rows>
-inline void add_biases(const Layout& layout, const Tile& tile, int columns, int64_t from, int blocks,
+inline void add_biases(const Layout& layout, const Tile& tile, int columns, int64_t from, int blocks, bool starts,
                        const SpanScales& biases, Floats* sums) {
   const float* inputs = tile.sums + from * per_block;
   for (int c = 0; c < columns; ++c, sums += rows) {
     Floats local[rows];
-    unrolled<rows>([&]<int m>() { local[m] = from == 0 ? splat(0.0f) : sums[m]; });
+    unrolled<rows>([&]<int m>() { local[m] = starts ? splat(0.0f) : sums[m]; });
     for (int i = 0; i < blocks * per_block; i += 8) {
       const Floats bias = load(biases[c] + i);
       unrolled<rows>([&]<int m>() { local[m] = fma(bias, load(inputs + m * layout.sums + i), local[m]); });
@@ -157,9 +157,10 @@ inline void dot_rest(const Span& span, int columns, int bytes, Floats* sums) {
   dot_columns<Kernel, rows>(rest, columns, sums);
 }
 
-// Runs Kernel::dot over the columns of a band and all blocks.
+// Runs Kernel::dot over the columns of a band and blocks [begin, end); `begin` is a multiple of 8.
 template <typename Kernel, int rows>
-void quantized_band(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int columns, Floats* sums) {
+void quantized_band(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int columns,
+                    int64_t begin, int64_t end, Floats* sums) {
   constexpr int per_block = Kernel::scales_per_block, spanned_blocks = span_scales / per_block;
   constexpr int chunk = chunk_blocks(Kernel::cache_rows(rows));
   constexpr int64_t row_size = 64 * static_cast<int64_t>(sizeof(typename Kernel::Input));
@@ -168,14 +169,14 @@ void quantized_band(const Weights& w, const Layout& layout, const Tile& tile, in
   if constexpr (per_block == 4) {
     for (int i = 0; i < columns * rows; ++i) sums[i] = splat(0.0f);
   }
-  for (int64_t from = 0; from < layout.blocks; from += spanned_blocks) {
-    const int spanned = static_cast<int>(layout.blocks - from < spanned_blocks ? layout.blocks - from : spanned_blocks);
+  for (int64_t from = begin; from < end; from += spanned_blocks) {
+    const int spanned = static_cast<int>(end - from < spanned_blocks ? end - from : spanned_blocks);
     if constexpr (per_block == 4) {
       load_nvfp4_columns(w, column, columns, from, spanned, Kernel::nvfp4_unit, scales);
     } else {
       load_columns<per_block>(w, w.scales, column, columns, from, spanned, scales);
       load_columns<per_block>(w, w.biases, column, columns, from, spanned, biases);
-      add_biases<per_block, rows>(layout, tile, columns, from, spanned, biases, sums);
+      add_biases<per_block, rows>(layout, tile, columns, from, spanned, from == begin, biases, sums);
     }
     for (int first = 0; first < spanned; first += chunk) {
       const int64_t at = from + first;
@@ -192,6 +193,22 @@ void quantized_band(const Weights& w, const Layout& layout, const Tile& tile, in
       span.steps += full;
       dot_rest<Kernel, rows>(span, columns, static_cast<int>(w.value_bytes - (at + full) * Kernel::bytes), sums);
     }
+  }
+}
+
+// Adds what the integers of some rows left over.
+template <typename Kernel>
+void add_rests(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int columns, Floats* sums) {
+  for (int m = 0; m < tile.rows; ++m) {
+    if (tile.rest_last[m] == 0) continue;
+    Tile rest{};
+    rest.rows = 1;
+    rest.values = static_cast<typename Kernel::Input*>(tile.rest_values) + m * layout.blocks * 64;
+    rest.steps = tile.rest_steps + m * layout.steps;
+    rest.sums = tile.rest_sums + m * layout.sums;
+    Floats rest_sums[band];
+    quantized_band<Kernel, 1>(w, layout, rest, column, columns, tile.rest_first[m], tile.rest_last[m], rest_sums);
+    for (int c = 0; c < columns; ++c) sums[c * tile.rows + m] = add(sums[c * tile.rows + m], rest_sums[c]);
   }
 }
 

@@ -33,12 +33,19 @@ struct Layout {
 };
 
 // Up to max_tile_rows rows prepared for one matrix: values [blocks, rows, 64 or 16], steps [rows, ..], sums [rows, ..].
+// `rest_*` (I16 only, the same but values [rows, blocks, 64]) is what a row's integers leave of its inputs where a large
+// one makes the step too coarse for the others: blocks [rest_first, rest_last), none if rest_last is 0.
 struct Tile {
   int rows;
   DsparkType input_type;
   void* values;
   float* steps;
   float* sums;
+  void* rest_values;
+  float* rest_steps;
+  float* rest_sums;
+  int64_t rest_first[max_tile_rows];
+  int64_t rest_last[max_tile_rows];
   const void* input[max_tile_rows];
   bool nonfinite[max_tile_rows];  // some block holds NaN or infinity: it is prepared as zeros and added later
   int64_t output[max_tile_rows];  // row of the result

@@ -40,12 +40,14 @@ void one_band(const Weights& w, const Layout& layout, const Tile& tile, int64_t 
   } else if (w.activation == DSPARK_I16) {
     with_rows<i16_rows>(tile.rows, [&]<int rows>() {
       with_kernel<I16Kernel, Affine4Codes, Affine8Codes, Nvfp4Codes>(
-          w, [&]<typename Kernel>() { quantized_band<Kernel, rows>(w, layout, tile, column, count, sums); });
+          w, [&]<typename Kernel>() { quantized_band<Kernel, rows>(w, layout, tile, column, count, 0, layout.blocks, sums); });
     });
+    with_kernel<I16Kernel, Affine4Codes, Affine8Codes, Nvfp4Codes>(
+        w, [&]<typename Kernel>() { add_rests<Kernel>(w, layout, tile, column, count, sums); });
   } else {
     with_rows<float_rows>(tile.rows, [&]<int rows>() {
       with_kernel<Fp32Kernel, Affine4Words, Affine8Words, Nvfp4Words>(
-          w, [&]<typename Kernel>() { quantized_band<Kernel, rows>(w, layout, tile, column, count, sums); });
+          w, [&]<typename Kernel>() { quantized_band<Kernel, rows>(w, layout, tile, column, count, 0, layout.blocks, sums); });
     });
   }
   finish_band(w, tile, column, count, result, sums);
