@@ -14,6 +14,7 @@ from mlx_dspark.cli.generate import TerminalOptions
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.engine.settings import GenerateOptions, LoadOptions
 from mlx_dspark.errors import DsparkError
+from mlx_dspark.server.settings import ServeOptions
 from mlx_dspark.version import __version__
 
 app = typer.Typer(
@@ -56,6 +57,20 @@ def _generate(values: dict[str, Any]) -> None:
 
 GENERATE = (TerminalOptions, LoadOptions, GenerateOptions, SamplingParams)
 app.command("generate")(command(_generate, parameters(*GENERATE)))
+
+
+def _serve(values: dict[str, Any]) -> None:
+    """Serve OpenAI's and Anthropic's APIs, and a page to chat on, at one port.
+
+    Without --model the small embedded pair is served. Listens on this machine alone unless told otherwise.
+    """
+    from mlx_dspark.cli.serve import run
+
+    run(values)
+
+
+SERVE = (LoadOptions, ServeOptions)
+app.command("serve")(command(_serve, parameters(*SERVE)))
 
 
 def _convert(values: dict[str, Any]) -> None:
