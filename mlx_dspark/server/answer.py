@@ -45,6 +45,7 @@ class Answer:
         self._cut = False
         self.enough = False
         self.reasoning_tokens = 0
+        self._tokens = 0
 
     def feed(self, event: Event) -> list[Delta]:
         """The deltas an event adds; Ended or Broken is always the last."""
@@ -63,6 +64,7 @@ class Answer:
         tokens: list[tuple[str, str, str]] = []
         scores: tuple[Score | None, ...] = done.scores or (None,) * len(done.tokens)
         for piece, origin, score in zip(done.pieces, origins(done), scores, strict=True):
+            self._tokens += 1
             added = self._piece(piece)
             if added and isinstance(added[0], Reasoning):
                 self.reasoning_tokens += 1
@@ -125,7 +127,7 @@ class Answer:
             reason = "tool_calls"
         elif event.stop is not None:
             reason = "stop_string"
-        return [*merged(deltas), Ended(reason, event)]
+        return [*merged(deltas), Ended(reason, event, self._tokens)]
 
 
 def origins(done: Round) -> list[str]:

@@ -177,8 +177,8 @@ def usage(ended: Ended, reasoning_tokens: int) -> dict[str, Any]:
     result = ended.finished.result
     return {
         "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": result.completion_tokens,
-        "total_tokens": result.prompt_tokens + result.completion_tokens,
+        "completion_tokens": ended.completion_tokens,
+        "total_tokens": result.prompt_tokens + ended.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": ended.finished.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }

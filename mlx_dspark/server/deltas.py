@@ -70,10 +70,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The last delta of a whole answer. `reason` is "stop", "stop_string", "length" or "tool_calls"."""
+    """The last delta of a whole answer. `reason` is "stop", "stop_string", "length" or "tool_calls".
+
+    `completion_tokens` are those of the answer; the engine may have decoded a few more before it was told to stop.
+    """
 
     reason: str
     finished: Finished
+    completion_tokens: int
 
 
 @dataclass(frozen=True)

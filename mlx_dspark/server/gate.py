@@ -104,10 +104,10 @@ class Gate:
 
 def _keys(headers: Mapping[str, str]) -> list[bytes]:
     """Every key a request shows: x-api-key, a bearer token, or the password a browser asked for."""
-    found = [headers["x-api-key"].encode()] if "x-api-key" in headers else []
+    found = [headers["x-api-key"].encode("latin-1")] if "x-api-key" in headers else []
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        found.append(value.strip().encode())
+        found.append(value.strip().encode("latin-1"))
     if scheme.lower() == "basic":
         with contextlib.suppress(binascii.Error, ValueError):
             found.append(base64.b64decode(value, validate=True).partition(b":")[2])

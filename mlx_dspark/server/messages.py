@@ -248,7 +248,7 @@ class MessagesReply:
                 content.append({"type": "text", "text": block.text})
             elif (given := _whole(block.text)) is not None:  # a call that the limit cut has no input to give
                 content.append({"type": "tool_use", "id": block.id, "name": block.name, "input": given})
-        usage = self._usage(ended.finished.cached_tokens, ended.finished.result.completion_tokens)
+        usage = self._usage(ended.finished.cached_tokens, ended.completion_tokens)
         return {**self._message(content, usage), **_stop(ended), ORIGIN: measured(self.service, ended)}
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class MessagesReply:
         }
 
     def _ending(self, ended: Ended) -> list[bytes]:
-        usage = self._usage(ended.finished.cached_tokens, ended.finished.result.completion_tokens)
+        usage = self._usage(ended.finished.cached_tokens, ended.completion_tokens)
         own = {ORIGIN: measured(self.service, ended)}
         return [_event("message_delta", delta=_stop(ended), usage=usage, **own), _event("message_stop")]
 

@@ -78,8 +78,8 @@ def read(service: Service, body: Mapping[str, Any]) -> ResponsesReply:
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "tool_choice": request.tool_choice or "auto",
-        "tools": request.tools or [],
+        "tool_choice": "auto" if tool_choice(request.tool_choice) else "none",
+        "tools": [_echoed(tool) for tool in request.tools or []],
         "reasoning": {"effort": (request.reasoning or {}).get("effort"), "summary": None},
         "metadata": body.get("metadata") or {},
     }
@@ -117,6 +117,15 @@ def _tools(tools: Sequence[Mapping[str, Any]], path: str, namespaces: dict[str, 
                 400, f"{place}.type is {shown(kind)}, which this server does not have", param=f"{place}.type"
             )
     return found
+
+
+def _echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as a response repeats it, with the fields OpenAI's models require."""
+    if tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": None, **tool}
+    if tool.get("type") == "namespace":
+        return {"description": "", **tool}
+    return dict(tool)
 
 
 def _messages(request: ResponsesRequest) -> list[Message]:

@@ -130,9 +130,9 @@ class ResponsesReply:
             "usage": {
                 "input_tokens": result.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": ended.finished.cached_tokens, "cache_write_tokens": 0},
-                "output_tokens": result.completion_tokens,
+                "output_tokens": ended.completion_tokens,
                 "output_tokens_details": {"reasoning_tokens": self.plan.answer.reasoning_tokens},
-                "total_tokens": result.prompt_tokens + result.completion_tokens,
+                "total_tokens": result.prompt_tokens + ended.completion_tokens,
             },
             ORIGIN: measured(self.service, ended),
         }

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from live import chunks
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 TOOLS = [
@@ -27,14 +28,6 @@ ARGUMENTS = {"city": 'Paris, "FR"', "days": 3}
 
 def ask(script: int, **more: Any) -> dict[str, Any]:
     return {"model": "automaton", "messages": [{"role": "user", "content": f"{{S{script}}}"}], **more}
-
-
-def chunks(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, which must end with [DONE]."""
-    events = [e.removeprefix("data: ") for e in text.split("\n\n") if e]
-    assert events[-1] == "[DONE]"
-    assert events.count("[DONE]") == 1
-    return [json.loads(e) for e in events[:-1]]
 
 
 def folded(events: list[dict[str, Any]]) -> dict[str, Any]:
