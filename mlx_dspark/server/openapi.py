@@ -10,7 +10,7 @@ from typing import Any
 from mlx_dspark.server.service import Service
 from mlx_dspark.version import __version__
 
-TEXT = {"type": "string", "minLength": 1, "maxLength": 200}
+TEXT = {"type": "string"}
 NUMBERS: dict[str, Any] = {
     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
@@ -20,7 +20,7 @@ NUMBERS: dict[str, Any] = {
     "stream": {"type": "boolean"},
 }
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
-STOPS = {"type": "array", "items": TEXT, "maxItems": 4}
+STOPS = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 1000}, "maxItems": 16}
 
 
 def openapi(service: Service) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _operation(summary: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _post(summary: str, body: dict[str, Any], key: str, stream: bool = True) -> dict[str, Any]:
-    events = {"text/event-stream": {"schema": {"type": "string"}}} if stream else {}
+    events = {"text/event-stream": {"schema": _object(["data"], data={"type": "string"})}} if stream else {}
     whole = _json(_object([key], **{key: {}}))
     return {
         "summary": summary,
@@ -96,12 +96,12 @@ def _refusals() -> dict[str, Any]:
 
 def _talk(*roles: str) -> dict[str, Any]:
     message = _object(["role", "content"], role={"type": "string", "enum": list(roles)}, content=TEXT)
-    return {"type": "array", "minItems": 1, "maxItems": 3, "items": message}
+    return {"type": "array", "minItems": 1, "items": message}
 
 
 def _chat(model: dict[str, Any]) -> dict[str, Any]:
     return _closed(
-        ["model", "messages"],
+        ["messages"],
         model=model,
         messages=_talk("system", "user", "assistant"),
         max_completion_tokens=LIMIT,
@@ -117,17 +117,23 @@ def _chat(model: dict[str, Any]) -> dict[str, Any]:
 def _completion(model: dict[str, Any]) -> dict[str, Any]:
     logprobs = {"type": "integer", "minimum": 0, "maximum": 5}
     return _closed(
-        ["model", "prompt"], model=model, prompt=TEXT, max_tokens=LIMIT, stop=STOPS, logprobs=logprobs, **NUMBERS
+        ["prompt"],
+        model=model,
+        prompt={**TEXT, "minLength": 1},
+        max_tokens=LIMIT,
+        stop=STOPS,
+        logprobs=logprobs,
+        **NUMBERS,
     )
 
 
 def _responses(model: dict[str, Any]) -> dict[str, Any]:
-    return _closed(["model", "input"], model=model, input=TEXT, instructions=TEXT, max_output_tokens=LIMIT, **NUMBERS)
+    return _closed(["input"], model=model, input=TEXT, instructions=TEXT, max_output_tokens=LIMIT, **NUMBERS)
 
 
 def _messages(model: dict[str, Any]) -> dict[str, Any]:
     return _closed(
-        ["model", "messages", "max_tokens"],
+        ["messages", "max_tokens"],
         model=model,
         messages=_talk("user"),
         system=TEXT,
@@ -138,4 +144,4 @@ def _messages(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counted(model: dict[str, Any]) -> dict[str, Any]:
-    return _closed(["model", "messages"], model=model, messages=_talk("user"), system=TEXT)
+    return _closed(["messages"], model=model, messages=_talk("user"), system=TEXT)
