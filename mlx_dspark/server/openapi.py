@@ -20,7 +20,14 @@ NUMBERS: dict[str, Any] = {
     "stream": {"type": "boolean"},
 }
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
-STOPS = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 1000}, "maxItems": 16}
+PART = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"type": "string", "enum": ["text"]}, "text": TEXT},
+}
+TEXTS = {"anyOf": [TEXT, {"type": "array", "items": PART}]}
+STOP = {"type": "string", "minLength": 1, "maxLength": 1000}
+STOPS = {"type": "array", "items": STOP, "maxItems": 16}
 
 
 def openapi(service: Service) -> dict[str, Any]:
@@ -35,7 +42,9 @@ def openapi(service: Service) -> dict[str, Any]:
             "/metrics": {"get": _operation("Prometheus figures.", {"text/plain": {"schema": {"type": "string"}}})},
             "/v1/models": {"get": _operation("The models served.", _json(_object(["data"], data={"type": "array"})))},
             "/v1/chat/completions": {"post": _post("Chat, OpenAI's.", _chat(model), "choices")},
-            "/v1/completions": {"post": _post("Text, OpenAI's.", _completion(model), "choices")},
+            "/v1/completions": {
+                "post": _post("Text, OpenAI's.", _completion(model, service.pair.target.vocab_size), "choices")
+            },
             "/v1/responses": {"post": _post("Responses, OpenAI's.", _responses(model), "output")},
             "/v1/messages": {"post": _post("Messages, Anthropic's.", _messages(model), "content")},
             "/v1/messages/count_tokens": {
@@ -57,6 +66,11 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
 
 
 def _closed(required: list[str], **properties: Any) -> dict[str, Any]:
+    """A body with these fields and no others; null leaves out what is not required."""
+    for name, schema in properties.items():
+        if name not in required:
+            more = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+            properties[name] = {**schema, "nullable": True, **more}
     return {**_object(required, **properties), "additionalProperties": False}
 
 
@@ -95,7 +109,7 @@ def _refusals() -> dict[str, Any]:
 
 
 def _talk(*roles: str) -> dict[str, Any]:
-    message = _object(["role", "content"], role={"type": "string", "enum": list(roles)}, content=TEXT)
+    message = _object(["role", "content"], role={"type": "string", "enum": list(roles)}, content=TEXTS)
     return {"type": "array", "minItems": 1, "items": message}
 
 
@@ -105,7 +119,7 @@ def _chat(model: dict[str, Any]) -> dict[str, Any]:
         model=model,
         messages=_talk("system", "user", "assistant"),
         max_completion_tokens=LIMIT,
-        stop=STOPS,
+        stop={"anyOf": [STOP, STOPS]},
         presence_penalty={"type": "number", "minimum": -2, "maximum": 2},
         frequency_penalty={"type": "number", "minimum": -2, "maximum": 2},
         n={"type": "integer", "enum": [1]},
@@ -114,17 +128,26 @@ def _chat(model: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _completion(model: dict[str, Any]) -> dict[str, Any]:
+def _completion(model: dict[str, Any], vocab_size: int) -> dict[str, Any]:
     logprobs = {"type": "integer", "minimum": 0, "maximum": 5}
     return _closed(
         ["prompt"],
         model=model,
-        prompt={**TEXT, "minLength": 1},
+        prompt=_prompt(vocab_size),
         max_tokens=LIMIT,
         stop=STOPS,
         logprobs=logprobs,
         **NUMBERS,
     )
+
+
+def _prompt(vocab_size: int) -> dict[str, Any]:
+    """A text, or token ids; each may stand alone in a list."""
+    text = {"type": "string", "minLength": 1}
+    ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}}
+    return {
+        "anyOf": [text, ids, *({"type": "array", "minItems": 1, "maxItems": 1, "items": one} for one in (text, ids))]
+    }
 
 
 def _responses(model: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +159,7 @@ def _messages(model: dict[str, Any]) -> dict[str, Any]:
         ["messages", "max_tokens"],
         model=model,
         messages=_talk("user"),
-        system=TEXT,
+        system=TEXTS,
         max_tokens=LIMIT,
         stop_sequences=STOPS,
         **NUMBERS,
@@ -144,4 +167,4 @@ def _messages(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counted(model: dict[str, Any]) -> dict[str, Any]:
-    return _closed(["messages"], model=model, messages=_talk("user"), system=TEXT)
+    return _closed(["messages"], model=model, messages=_talk("user"), system=TEXTS)
