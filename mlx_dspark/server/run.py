@@ -96,8 +96,8 @@ def serve(load: Callable[[], Pair], options: ServeOptions, ready: Callable[[Serv
         engine.start()
         service = Service(engine, options)
         listener = Listener(service, options)
-        ready(service, url_of(taken))
         taken.listen(2048)
+        ready(service, url_of(taken))
         asyncio.run(listener.serve(sockets=[taken]))
     finally:
         taken.close()

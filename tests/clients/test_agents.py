@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,6 @@ SCRIPTS = [
 def agents_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("agents") / "automaton"
     follows = automaton.write(folder, SCRIPTS, window=400_000)
-    from dataclasses import replace
-
     pair = load(str(folder), mode="baseline")
     live = start(replace(pair, drafter=automaton.Follower(follows)), prefix_cache_gb=1.0)
     yield live
@@ -51,7 +50,14 @@ def agents_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def drive(live: Live, launch: Any, home: Path) -> subprocess.CompletedProcess[str]:
     where = {"HOME": str(home), "CODEX_HOME": str(home), "PATH": PLACES, "IS_SANDBOX": "1"}
     return subprocess.run(
-        launch.command, env={**where, **launch.variables}, cwd=home, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL
+        launch.command,
+        env={**where, **launch.variables},
+        cwd=home,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -63,7 +69,9 @@ def found(agent: str) -> bool:
 @pytest.mark.skipif(not found("claude"), reason="claude is not installed")
 def test_claude_code_calls_a_tool_and_answers(agents_server: Live, tmp_path: Path) -> None:
     words = ["-p", "{S1} make the file", "--allowedTools", "Bash"]
-    done = drive(agents_server, claude(agents_server.url, "none", served_model(agents_server.url, "none"), words), tmp_path)
+    done = drive(
+        agents_server, claude(agents_server.url, "none", served_model(agents_server.url, "none"), words), tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The file is there." in done.stdout
     assert (tmp_path / "made.txt").read_text() == "from-claude\n"
@@ -74,7 +82,9 @@ def test_claude_code_calls_a_tool_and_answers(agents_server: Live, tmp_path: Pat
 @pytest.mark.skipif(not found("codex"), reason="codex is not installed")
 def test_codex_calls_a_tool_and_answers(agents_server: Live, tmp_path: Path) -> None:
     words = shlex.split("exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '{S3} make the file'")
-    done = drive(agents_server, codex(agents_server.url, "none", served_model(agents_server.url, "none"), words), tmp_path)
+    done = drive(
+        agents_server, codex(agents_server.url, "none", served_model(agents_server.url, "none"), words), tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All done here." in done.stdout
     assert (tmp_path / "made.txt").read_text() == "from-codex\n"
