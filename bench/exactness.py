@@ -1,10 +1,11 @@
 """Is drafted decoding token for token the same as plain decoding? Counts differing tokens, prompt by prompt.
 
     python bench/exactness.py --prompts FILE [--model demo] [--drafter demo-drafter] [--max-tokens 128]
-                              [--limit N] [--modes dspark,lookup] [--caps 1,3,7]
+                              [--limit N] [--modes dspark,lookup] [--caps 1,3,7] [--context N]
 
 Every prompt is decoded plainly, greedy and at temperature 1 with a seed, then with every drafter and cap. Each
-prompt is prefilled once; every run starts from its snapshot. The last line is JSON; exit code 1 on a difference.
+prompt is prefilled once; every run starts from its snapshot. `--context` puts the other prompts' text in front until
+the prompt has N tokens. The last line is JSON; exit code 1 on a difference.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ def decode(
     return session.ids[len(ids) :], rounds
 
 
+def padding(pair: Pair, prompts: list[dict], count: int) -> list[int]:
+    """`count` tokens of the prompts' own text, repeated as needed."""
+    text = "\n".join(str(message["content"]) for prompt in prompts for message in prompt["messages"])
+    ids = pair.tokenizer.encode(text)
+    return (ids * (count // len(ids) + 1))[:count] if count > 0 else []
+
+
 def observed(drafter: Drafter, ids: list[int], taps: dict) -> object:
     """A fresh drafter state that has seen the prompt."""
     state = drafter.new_state()
@@ -87,6 +95,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--modes", default="dspark,lookup")
     parser.add_argument("--caps", default="1,3,7")
+    parser.add_argument("--context", type=int, default=0)
     args = parser.parse_args()
     args.caps = [int(c) for c in args.caps.split(",")]
     pair = load(args.model, args.drafter)
@@ -96,7 +105,8 @@ def main() -> int:
     began = time.time()
     for number, prompt in enumerate(prompts, 1):
         options = GenerateOptions(thinking=prompt.get("enable_thinking"))
-        check_prompt(pair, drafters, pair.prompt_ids(prompt["messages"], options), args, totals)
+        ids = pair.prompt_ids(prompt["messages"], options)
+        check_prompt(pair, drafters, padding(pair, prompts, args.context - len(ids)) + ids, args, totals)
         bad = sum(t["differing"] for t in totals.values())
         print(
             f"{number}/{len(prompts)} prompts, {bad} differing tokens, {time.time() - began:.0f} s",
@@ -114,6 +124,8 @@ def main() -> int:
                 "differing": differing,
                 "model": args.model,
                 "probe": pair.widths.exact,
+                "kernels": pair.names["kernels"],
+                "context": args.context,
                 "runs": totals,
             }
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import build
 import mlx.core as mx
@@ -46,3 +49,16 @@ def checkpoint(tmp_path: Path) -> Path:
     build.write_target(tmp_path / "target")
     build.write_drafter(tmp_path / "drafter")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def maker() -> ModuleType:
+    """bench/make_nvfp4_source.py."""
+    path = Path(__file__).parents[1] / "bench" / "make_nvfp4_source.py"
+    spec = importlib.util.spec_from_file_location("make_nvfp4_source", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

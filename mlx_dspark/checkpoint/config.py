@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,23 @@ BLOCK_KINDS = {
     "moe": "E", "mlp": "-",
 }  # fmt: skip
 DRAFTER_ARCHITECTURE = "Qwen3DSparkModel"
+FOREIGN_KEYS = {"quant_method", "quant_algo", "format"}
+TENSOR_SCALES = {"weight_scale_2": False, "weight_global_scale": True}
+"""Tensors that hold an NVFP4 matrix's own scale, and whether it is the reciprocal that is stored."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """How mlx stored the matrices: `overrides` maps a module path to its own settings, or to None if it is dense."""
+    """How mlx stored the matrices: `overrides` maps a module path to its own settings, or to None if it is dense.
+
+    `tensor_scales` are the tensor names (after the module's) under which NVFP4 matrices have a scale of their own.
+    """
 
     group_size: int
     bits: int
     mode: str = "affine"
     overrides: dict[str, Quantization | None] = field(default_factory=dict)
+    tensor_scales: tuple[str, ...] = ()
 
     def of(self, path: str) -> Quantization | None:
         return self.overrides.get(path, self)
@@ -190,20 +197,27 @@ def token_ids(path: Path, value: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def read_quantization(keys: Keys) -> Quantization | None:
-    """mlx's `quantization` entry, per-module overrides included; other packagings are refused by name."""
-    found = keys.get("quantization")
+def refuse_foreign(keys: Keys) -> None:
+    """Raise ConfigError if the matrices are in another packaging than mlx's."""
     foreign = keys.get("quantization_config")
+    if keys.get("quantization") is None and foreign is not None and not _is_mlx(foreign):
+        how = foreign.get("quant_method") or foreign.get("quant_algo") if isinstance(foreign, dict) else foreign
+        raise keys.bad(
+            "quantization_config", f"says {how!r}, which is not read for a target; take an mlx conversion of it"
+        )
+
+
+def _is_mlx(found: Any) -> bool:
+    """Whether a `quantization_config` is mlx's own entry under transformers' name."""
+    return isinstance(found, dict) and "group_size" in found and not found.keys() & FOREIGN_KEYS
+
+
+def read_quantization(keys: Keys) -> Quantization | None:
+    """mlx's `quantization` entry, per-module overrides included; None where there is none."""
+    found = keys.get("quantization")
     if found is None:
-        if isinstance(foreign, dict) and "group_size" in foreign and "quant_method" not in foreign:
-            found = foreign
-        elif foreign is not None:
-            how = foreign.get("quant_method") or foreign.get("quant_algo") if isinstance(foreign, dict) else foreign
-            raise keys.bad(
-                "quantization_config",
-                f"says {how!r}; run 'mlx-dspark convert' on an NVFP4 drafter, or take an mlx conversion",
-            )
-        else:
+        found = keys.get("quantization_config")
+        if not _is_mlx(found):
             return None
     if not isinstance(found, dict):
         raise keys.bad("quantization", f"is {found!r}, but it must be an object")
@@ -215,7 +229,15 @@ def read_quantization(keys: Keys) -> Quantization | None:
         elif value is False:
             overrides[name] = None
     base = _one_quantization(inner)
-    return Quantization(base.group_size, base.bits, base.mode, overrides)
+    return replace(base, overrides=overrides, tensor_scales=_tensor_scales(inner))
+
+
+def _tensor_scales(keys: Keys) -> tuple[str, ...]:
+    found = keys.get("tensor_scale", [])
+    names = [found] if isinstance(found, str) else found
+    if not isinstance(names, list) or not set(names) <= set(TENSOR_SCALES):
+        raise keys.bad("tensor_scale", f"is {found!r}; this version reads {' and '.join(TENSOR_SCALES)}")
+    return tuple(names)
 
 
 def _one_quantization(keys: Keys) -> Quantization:

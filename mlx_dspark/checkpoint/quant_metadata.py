@@ -1,6 +1,6 @@
 """What a checkpoint's config.json and hf_quant_config.json claim about its quantisation, as one checked form.
 
-Refuses every scheme but NVFP4 by name. Knows no tensors: `convert_plan` decides from those and uses the claims
+Refuses every scheme but NVFP4 by name. Knows no tensors: `nvfp4_modules` decides from those and uses the claims
 only to find a contradiction.
 """
 

@@ -93,6 +93,20 @@ def _embedded(name: str) -> Path:
     return folder
 
 
+def places() -> list[tuple[str, str]]:
+    """Where `resolve` looks, in order: (kind, place)."""
+    from huggingface_hub import constants
+
+    hub = "not asked: HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else constants.ENDPOINT
+    return [
+        ("embedded", ", ".join(EMBEDDED)),
+        ("folder", "any path that is a folder"),
+        ("hub cache", constants.HF_HUB_CACHE),
+        *(("LM Studio", os.path.expanduser(root)) for root in LM_STUDIO),
+        ("hub", hub),
+    ]
+
+
 def missing(folder: Path) -> str | None:
     """The first file a checkpoint folder lacks, of config.json and the weights its index names; None if complete."""
     if not (folder / "config.json").is_file():

@@ -12,6 +12,7 @@ from mlx_dspark.checkpoint.config import (
     is_drafter,
     read_json,
     read_quantization,
+    refuse_foreign,
     token_ids,
 )
 from mlx_dspark.errors import ConfigError
@@ -32,6 +33,7 @@ def read_target_config(folder: Path) -> TargetConfig:
     if family not in TARGET_FAMILIES:
         raise ConfigError(f"{path}: model_type is {family!r}; this version runs {', '.join(TARGET_FAMILIES)} targets")
     keys = Keys(path, values)
+    refuse_foreign(keys)
     eos, sampling = _generation_defaults(folder)
     return TargetConfig(
         pattern=_pattern(keys),

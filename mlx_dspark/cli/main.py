@@ -10,6 +10,7 @@ import typer
 
 from mlx_dspark.checkpoint.convert_options import ConvertOptions
 from mlx_dspark.cli.agents import AgentOptions
+from mlx_dspark.cli.doctor import DoctorOptions
 from mlx_dspark.cli.flags import argument, command, parameters, rest
 from mlx_dspark.cli.generate import TerminalOptions
 from mlx_dspark.decode.params import SamplingParams
@@ -116,6 +117,16 @@ app.command("convert")(
         ],
     )
 )
+
+
+def _doctor(values: dict[str, Any]) -> None:
+    """Say what this machine runs: versions, device, kernels, bit-exactness of a pair, where models are looked for."""
+    from mlx_dspark.cli.doctor import run
+
+    raise typer.Exit(run(values))
+
+
+app.command("doctor")(command(_doctor, parameters(DoctorOptions)))
 
 
 def main(arguments: list[str] | None = None) -> None:

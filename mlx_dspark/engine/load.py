@@ -23,6 +23,8 @@ from mlx_dspark.models.lookup import Lookup
 from mlx_dspark.models.materialize import materialize
 from mlx_dspark.models.nemotron_h import NemotronH
 from mlx_dspark.models.probe import probe_widths
+from mlx_dspark.ops.choose import choose_kernels, on_cpu
+from mlx_dspark.ops.kernels import Kernels
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 Say = Callable[[str], None]
@@ -47,14 +49,16 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but vocab_size is {config.vocab_size}; "
             "the tokenizer is not this model's"
         )
-    target = _target(folder, config, options, say)
+    kernels, sentence = choose_kernels(config.state_size)
+    say(sentence)
+    target = _target(folder, config, options, kernels, say)
     chosen = _drafter(options, drafter_folder, drafter_config, target)
     say("reading weights")
     nbytes = materialize([target, chosen])
     say("probing the device")
     widths = probe_widths(target)
     target.plan = widths.plan
-    names = {"model": options.model, "drafter": drafter_name, "device": device_name()}
+    names = {"model": options.model, "drafter": drafter_name, "device": device_name(), "kernels": sentence}
     eos = config.eos_ids | tokenizer.eos_ids
     return Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes)
 
@@ -85,10 +89,6 @@ def device_name() -> str:
     return "cpu"
 
 
-def on_cpu() -> bool:
-    return bool(mx.default_device().type == mx.DeviceType.cpu)
-
-
 def _drafter_name(options: LoadOptions) -> str | None:
     if options.mode in ("baseline", "lookup"):
         return None
@@ -107,9 +107,15 @@ def _dtype(options: LoadOptions) -> mx.Dtype | None:
     return mx.float32 if on_cpu() else None
 
 
-def _target(folder: Path, config: TargetConfig, options: LoadOptions, say: Say) -> NemotronH:
-    weights = Weights(folder, config.quantization, _dtype(options))
-    if on_cpu() and weights.dtype != mx.float32 and config.experts and config.quantization is None:
+def _target(folder: Path, config: TargetConfig, options: LoadOptions, kernels: Kernels, say: Say) -> NemotronH:
+    weights = Weights(folder, config.quantization, _dtype(options), kernels=kernels)
+    if (
+        on_cpu()
+        and not kernels.mixed
+        and weights.dtype != mx.float32
+        and config.experts
+        and config.quantization is None
+    ):
         raise OptionError(
             f"--dtype is {options.dtype}, but MLX's CPU runs unquantised experts in float32 only; use that"
         )
@@ -125,7 +131,7 @@ def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | 
         parts.append(Lookup())
     if folder and config:
         bits = options.drafter_bits if options.drafter_bits is not None else 0 if on_cpu() else 4
-        weights = Weights(folder, config.quantization, target.dtype)
+        weights = Weights.with_nvfp4(folder, config.quantization, target.dtype, target.kernels)
         parts.append(DSpark.load(config, weights, target.head, bits))
     if len(parts) > 1:
         return FirstOf(parts)

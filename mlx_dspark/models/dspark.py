@@ -14,9 +14,10 @@ import mlx.core as mx
 from mlx_dspark.checkpoint.config import DrafterConfig
 from mlx_dspark.checkpoint.weights import Weights
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
-from mlx_dspark.ops.attention import attend_window
+from mlx_dspark.ops.attention import AttentionForm
+from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
-from mlx_dspark.ops.norm import rms_norm, silu
+from mlx_dspark.ops.rows import together
 
 SLACK = 256
 
@@ -84,6 +85,8 @@ class DraftLayer:
     """One Qwen3 decoder layer with q/k norms, rope and attention sinks."""
 
     config: DrafterConfig
+    kernels: Kernels
+    form: AttentionForm
     input_norm: mx.array
     post_norm: mx.array
     q_proj: Linear
@@ -92,52 +95,46 @@ class DraftLayer:
     o_proj: Linear
     q_norm: mx.array
     k_norm: mx.array
-    sinks: mx.array
     gate: Linear
     up: Linear
     down: Linear
 
     def project(self, rows: mx.array) -> tuple[mx.array, mx.array]:
-        """Normed keys without a position and plain values [T, Hkv, D]."""
-        c = self.config
-        k = rms_norm(self.k_proj(rows).reshape(-1, c.kv_heads, c.head_dim), self.k_norm, c.norm_eps)
-        return k, self.v_proj(rows).reshape(-1, c.kv_heads, c.head_dim)
+        """Raw keys and values [T, Hkv, D]."""
+        shape = (-1, self.config.kv_heads, self.config.head_dim)
+        return self.k_proj(rows).reshape(shape), self.v_proj(rows).reshape(shape)
 
     def placed(self, k: mx.array, v: mx.array, position: int) -> tuple[mx.array, mx.array]:
-        """Projected rows as roped keys and values [1, Hkv, T, D] at positions from `position`."""
-        return self._rope(k, position), v.transpose(1, 0, 2)[None]
+        """Projected rows as normed, roped keys and values [1, Hkv, T, D] at positions from `position`."""
+        return self._turned(k, self.k_norm, position).transpose(1, 0, 2)[None], v.transpose(1, 0, 2)[None]
 
     def __call__(self, x: mx.array, spans: Sequence[Span], layer: int) -> mx.array:
         c = self.config
-        h = rms_norm(x, self.input_norm, c.norm_eps)
-        q = rms_norm(self.q_proj(h).reshape(-1, c.heads, c.head_dim), self.q_norm, c.norm_eps)
+        h = self.kernels.rms_norm(x, self.input_norm, c.norm_eps)
+        q = self.q_proj(h).reshape(-1, c.heads, c.head_dim)
         k, v = self.project(h)
         parts = []
         for span in spans:
             keys, values = self.placed(k[span.rows], v[span.rows], span.position)
             keys, values = span.state.layers[layer].with_block(keys, values)
-            turned = self._rope(q[span.rows], span.position)[0].transpose(1, 0, 2)
-            parts.append(attend_window(turned, keys, values, c.head_dim**-0.5, span.mask, self.sinks))
+            turned = self._turned(q[span.rows], self.q_norm, span.position)
+            parts.append(self.kernels.attend(turned, keys, values, keys.shape[2], self.form, together))
         attended = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         x = x + self.o_proj(attended.reshape(x.shape[0], -1))
-        h = rms_norm(x, self.post_norm, c.norm_eps)
-        return x + self.down(silu(self.gate(h)) * self.up(h))
+        h = self.kernels.rms_norm(x, self.post_norm, c.norm_eps)
+        return x + self.down(self.kernels.swiglu(self.gate(h), self.up(h)))
 
-    def _rope(self, heads: mx.array, position: int) -> mx.array:
-        c = self.config
-        return mx.fast.rope(
-            heads.transpose(1, 0, 2)[None], c.head_dim, traditional=False, base=c.rope_theta, scale=1.0, offset=position
-        )
+    def _turned(self, heads: mx.array, weight: mx.array, position: int) -> mx.array:
+        return self.kernels.norm_rope(heads, weight, self.config.norm_eps, self.config.rope_theta, position)
 
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """One request's slots in the packed block: rows, absolute position of slot 0, mask over context and slots."""
+    """One request's slots in the packed block: rows and the absolute position of slot 0."""
 
     state: DSparkState
     rows: slice
     position: int
-    mask: mx.array
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +143,7 @@ class DSpark:
 
     config: DrafterConfig
     dtype: mx.Dtype
+    kernels: Kernels
     embed: Embedding
     fc: Linear
     hidden_norm: mx.array
@@ -181,7 +179,7 @@ class DSpark:
         if c.confidence_head:
             weights.ignore("confidence_head.")
         weights.finish()
-        return cls(c, weights.dtype, embed, fc, hidden_norm, norm, layers, markov_in, markov_out, head)
+        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov_in, markov_out, head)
 
     def new_state(self) -> DSparkState:
         c = self.config
@@ -209,7 +207,7 @@ class DSpark:
         if begin + skipped == end:
             return
         fused = mx.concatenate([taps[layer][skipped:] for layer in self.config.taps], axis=-1).astype(self.dtype)
-        rows = rms_norm(self.fc(fused), self.hidden_norm, self.config.norm_eps)
+        rows = self.kernels.rms_norm(self.fc(fused), self.hidden_norm, self.config.norm_eps)
         for layer, cache in zip(self.layers, state.layers, strict=True):
             cache.append(*layer.placed(*layer.project(rows), begin + skipped), limit)
 
@@ -228,25 +226,18 @@ class DSpark:
         spans, ids, begin = [], [], 0
         for r in requests:
             width = min(r.count, self.max_draft) + 1
-            spans.append(Span(r.state, slice(begin, begin + width), r.position, self._mask(r, width)))
+            assert not r.state.rows or r.state.position == r.position
+            spans.append(Span(r.state, slice(begin, begin + width), r.position))
             ids += [r.anchor] + [self.config.mask_token] * (width - 1)
             begin += width
         x = self.embed(mx.array(ids, mx.int32)).astype(self.dtype)
         for index, layer in enumerate(self.layers):
             x = layer(x, spans, index)
-        x = rms_norm(x, self.norm, self.config.norm_eps)
+        x = self.kernels.rms_norm(x, self.norm, self.config.norm_eps)
         drafts = [x[s.rows.start + 1 : s.rows.stop] for s in spans]
         logits = self.head(drafts[0] if len(drafts) == 1 else mx.concatenate(drafts)).astype(mx.float32)
         ends = [s.rows.stop - i - 1 for i, s in enumerate(spans)]
         return list(mx.split(logits, ends[:-1])) if len(ends) > 1 else [logits]
-
-    def _mask(self, request: DraftRequest, width: int) -> mx.array:
-        """Key at position k is seen from q iff q - window < k <= q."""
-        state: DSparkState = request.state
-        assert not state.rows or state.position == request.position
-        keys = mx.arange(request.position - state.rows, request.position + width)[None, :]
-        queries = mx.arange(request.position, request.position + width)[:, None]
-        return (keys <= queries) & (keys > queries - self.config.window)
 
     def _walk(self, request: DraftRequest, logits: mx.array) -> mx.array:
         """Left to right: each draft is picked from its logits plus the bias of the token before it."""
@@ -263,8 +254,11 @@ class DSpark:
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:
     q, kv, size = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.hidden_size
     attn, mlp = f"{at}self_attn.", f"{at}mlp."
+    sinks = weights.array(f"{attn}attention_sink_bias", (c.heads,))
     return DraftLayer(
         c,
+        weights.kernels,
+        AttentionForm(c.head_dim**-0.5, c.window, sinks),
         input_norm=weights.array(f"{at}input_layernorm.weight", (size,)),
         post_norm=weights.array(f"{at}post_attention_layernorm.weight", (size,)),
         q_proj=weights.requantized(f"{attn}q_proj", q, size, bits),
@@ -273,7 +267,6 @@ def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> Draft
         o_proj=weights.requantized(f"{attn}o_proj", size, q, bits),
         q_norm=weights.array(f"{attn}q_norm.weight", (c.head_dim,)),
         k_norm=weights.array(f"{attn}k_norm.weight", (c.head_dim,)),
-        sinks=weights.array(f"{attn}attention_sink_bias", (c.heads,)),
         gate=weights.requantized(f"{mlp}gate_proj", c.intermediate_size, size, bits),
         up=weights.requantized(f"{mlp}up_proj", c.intermediate_size, size, bits),
         down=weights.requantized(f"{mlp}down_proj", size, c.intermediate_size, bits),

@@ -17,8 +17,8 @@ from mlx_dspark.checkpoint.weights import Weights
 from mlx_dspark.models.mixers import Attention, Mamba, Mlp, Moe, Segment, Traces
 from mlx_dspark.models.state import KVCache, LayerCache, MambaCache, Row, State, Trace, roll_back
 from mlx_dspark.models.target import Taps, Verification
+from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
-from mlx_dspark.ops.norm import rms_norm
 from mlx_dspark.ops.rows import TOGETHER, RowPlan
 
 PREFILL_GRID = 512
@@ -48,6 +48,7 @@ class NemotronH:
     layers: list[Layer]
     norm: mx.array
     head: Linear
+    kernels: Kernels
     plan: RowPlan = field(default=TOGETHER)
 
     @property
@@ -78,7 +79,7 @@ class NemotronH:
         head = tied if config.tied_head else weights.linear("lm_head", config.vocab_size, config.hidden_size)
         weights.ignore("mtp.")
         weights.finish()
-        return cls(config, weights.dtype, embeddings, layers, norm, head)
+        return cls(config, weights.dtype, embeddings, layers, norm, head, weights.kernels)
 
     def new_state(self, rows: int = 1) -> State:
         return State([Row([self._new_cache(kind) for kind in self.config.pattern]) for _ in range(rows)])
@@ -107,7 +108,7 @@ class NemotronH:
 
     def logits(self, hidden: mx.array) -> mx.array:
         """norm_f and the output head: [T, H] -> [T, V]."""
-        return self.head(rms_norm(hidden, self.norm, self.config.norm_eps))
+        return self.head(self.kernels.rms_norm(hidden, self.norm, self.config.norm_eps))
 
     def _forward(
         self, state: State, blocks: Sequence[mx.array], taps: Sequence[int], plan: RowPlan
@@ -120,7 +121,8 @@ class NemotronH:
         found: dict[int, mx.array] = {}
         for index, layer in enumerate(self.layers):
             caches = [row.layers[index] for row in state.rows]
-            y, kept = layer.mixer(rms_norm(x, layer.norm, self.config.norm_eps), segments, caches, plan)
+            normed = self.kernels.rms_norm(x, layer.norm, self.config.norm_eps)
+            y, kept = layer.mixer(normed, segments, caches, plan)
             x = x + y
             trace.mamba.update({(index, row): t for row, t in enumerate(kept) if t is not None})
             if index in taps:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from mlx_dspark.ops.ssm import ScanInputs, advance
+from mlx_dspark.ops.mamba import Replay
 
 GROWTH = 256
 
@@ -29,15 +29,14 @@ class KVCache:
         blank = mx.zeros((1, kv_heads, 0, head_dim), dtype)
         return cls(blank, blank)
 
-    def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add [1, Hkv, T, D] and return all valid keys and values."""
+    def append(self, keys: mx.array, values: mx.array) -> None:
+        """Add [1, Hkv, T, D] after the valid ones."""
         end = self.length + keys.shape[2]
         if end > self.keys.shape[2]:
             self._grow(end)
         self.keys[:, :, self.length : end] = keys
         self.values[:, :, self.length : end] = values
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
 
     def _grow(self, need: int) -> None:
         extra = -(-need // GROWTH) * GROWTH - self.length
@@ -145,34 +144,17 @@ class State:
         self.rows[row].layers, self.rows[row].length = fresh.layers, fresh.length
 
 
-@dataclass(frozen=True, eq=False)
-class MambaTrace:
-    """One Mamba layer of one row before and during a verify of T tokens."""
-
-    ssm: mx.array  # state before the block
-    inputs: mx.array  # conv inputs [K-1+T, C], the window before the block first
-    scan: ScanInputs
-
-    def after(self, keep: int) -> MambaCache:
-        """The cache that consuming only the first `keep` tokens would have left, walked again from the state before."""
-        taps = self.inputs.shape[0] - len(self.scan)
-        return MambaCache(self.inputs[keep : keep + taps], advance(self.ssm, self.scan.first(keep)))
-
-
 @dataclass(eq=False)
 class Trace:
     """What a verify keeps so that a tail of it can be undone; lives for one round."""
 
     lengths: list[int]  # per row, before the block
     widths: list[int]
-    mamba: dict[tuple[int, int], MambaTrace] = field(default_factory=dict)  # (layer, row)
+    mamba: dict[tuple[int, int], Replay] = field(default_factory=dict)  # (layer, row)
 
     @property
     def nbytes(self) -> int:
-        return sum(
-            t.ssm.nbytes + t.inputs.nbytes + t.scan.decay.nbytes + t.scan.inject.nbytes + t.scan.b.nbytes
-            for t in self.mamba.values()
-        )
+        return sum(replay.nbytes for replay in self.mamba.values())
 
 
 def roll_back(state: State, trace: Trace, keep: Sequence[int]) -> None:
@@ -186,4 +168,4 @@ def roll_back(state: State, trace: Trace, keep: Sequence[int]) -> None:
             if isinstance(cache, KVCache):
                 cache.length = row.length
             elif isinstance(cache, MambaCache):
-                row.layers[layer] = trace.mamba[layer, index].after(keep[index])
+                row.layers[layer] = MambaCache(*trace.mamba[layer, index].after(keep[index]))

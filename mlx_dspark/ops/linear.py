@@ -35,7 +35,11 @@ class DenseLinear:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeight:
-    """mlx's packed form: weight uint32 [.., out, in * bits / 32], scales and biases [.., out, in / group_size]."""
+    """mlx's packed form: weight uint32 [.., out, in * bits / 32], scales and biases [.., out, in / group_size].
+
+    `tensor_scale` (float32 []) multiplies the whole matrix, as NVFP4's second scale does; it is never folded into the
+    8-bit block scales, which could not hold the product.
+    """
 
     weight: mx.array
     scales: mx.array
@@ -43,6 +47,11 @@ class QuantizedWeight:
     group_size: int
     bits: int
     mode: str = "affine"
+    tensor_scale: mx.array | None = None
+
+    def scaled(self, y: mx.array, dtype: mx.Dtype) -> mx.array:
+        """`y`, a result of the unscaled matrix, as the whole matrix gives it, in `dtype`."""
+        return (y if self.tensor_scale is None else y * self.tensor_scale).astype(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +61,12 @@ class QuantizedLinear:
 
     def __call__(self, x: mx.array) -> mx.array:
         q = self.packed
+        # Without its tensor scale an NVFP4 matrix is some 10^4 times larger: beyond what float16 holds.
+        inner = x if q.tensor_scale is None else x.astype(mx.float32)
         y = mx.quantized_matmul(
-            x, q.weight, q.scales, q.biases, transpose=True, group_size=q.group_size, bits=q.bits, mode=q.mode
+            inner, q.weight, q.scales, q.biases, transpose=True, group_size=q.group_size, bits=q.bits, mode=q.mode
         )
+        y = q.scaled(y, x.dtype)
         return y if self.bias is None else y + self.bias
 
 
@@ -73,9 +85,8 @@ class QuantizedEmbedding:
     def __call__(self, ids: mx.array) -> mx.array:
         q = self.packed
         biases = None if q.biases is None else q.biases[ids]
-        return mx.dequantize(
-            q.weight[ids], q.scales[ids], biases, group_size=q.group_size, bits=q.bits, mode=q.mode
-        ).astype(q.scales.dtype)
+        rows = mx.dequantize(q.weight[ids], q.scales[ids], biases, group_size=q.group_size, bits=q.bits, mode=q.mode)
+        return q.scaled(rows, mx.float32 if q.biases is None else q.scales.dtype)
 
 
 def quantize(weight: mx.array, bits: int, group_size: int = 64) -> QuantizedWeight:

@@ -10,6 +10,16 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
+def norm_rope(x: Array, weight: Array, eps: float, theta: float, position: int) -> Array:
+    """x [T, H, D] normed by head, then channels i and i + D/2 turned by (position + t) theta^(-2 i / D)."""
+    y = rms_norm(x.astype(np.float64), weight, eps)
+    half = x.shape[-1] // 2
+    angle = (position + np.arange(len(x)))[:, None, None] * theta ** (-np.arange(half) / half)
+    left, right = y[..., :half], y[..., half:]
+    turned = (left * np.cos(angle) - right * np.sin(angle), right * np.cos(angle) + left * np.sin(angle))
+    return np.concatenate(turned, -1).astype(np.float32)
+
+
 def silu(x: Array) -> Array:
     return np.asarray(x / (1 + np.exp(-x)))
 
@@ -47,17 +57,20 @@ def ssm(state: Array, x: Array, dt: Array, a: Array, b: Array, c: Array) -> tupl
     return out, state
 
 
-def attention(q: Array, keys: Array, values: Array, scale: float) -> Array:
-    """q [T, Hq, D] are the last T of K positions; keys, values [K, Hkv, D]; causal."""
+def attention(q: Array, keys: Array, values: Array, scale: float, window: int = 0, sinks: Array | None = None) -> Array:
+    """q [T, Hq, D] are the last T of K positions; keys, values [K, Hkv, D]; causal, `window` keys back (0: all)."""
     count, heads = q.shape[:2]
     total, group = len(keys), heads // keys.shape[1]
     out = np.zeros_like(q)
     for i in range(count):
-        seen = total - count + i + 1
+        end = total - count + i + 1
+        seen = slice(max(0, end - window) if window else 0, end)
         for h in range(heads):
-            scores = keys[:seen, h // group] @ q[i, h] * scale
-            weights = np.exp(scores - scores.max())
-            out[i, h] = weights / weights.sum() @ values[:seen, h // group]
+            scores = keys[seen, h // group] @ q[i, h] * scale
+            sink = -np.inf if sinks is None else sinks[h]
+            top = max(scores.max(), sink)
+            weights = np.exp(scores - top)
+            out[i, h] = weights / (weights.sum() + np.exp(sink - top)) @ values[seen, h // group]
     return out
 
 

@@ -6,6 +6,7 @@ Shapes: G groups, R heads a group, P channels a head, N state size; state [G, R,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -25,6 +26,14 @@ class ScanInputs:
     def first(self, count: int) -> ScanInputs:
         return ScanInputs(self.decay[:count], self.inject[:count], self.b[:count])
 
+    @property
+    def nbytes(self) -> int:
+        return self.decay.nbytes + self.inject.nbytes + self.b.nbytes
+
+
+Walk = Callable[[mx.array, ScanInputs, mx.array], tuple[mx.array, mx.array]]
+"""(state, scan, c) -> read-outs and the state after; see `walk`."""
+
 
 def scan_inputs(x: mx.array, dt: mx.array, a: mx.array, b: mx.array) -> ScanInputs:
     """x [T, G, R, P], dt [T, G, R] (after softplus and clamp), a [G, R] (negative), b [T, G, N]; all float32."""
@@ -41,11 +50,9 @@ def walk(state: mx.array, scan: ScanInputs, c: mx.array) -> tuple[mx.array, mx.a
     return mx.stack(reads), state
 
 
-def advance(state: mx.array, scan: ScanInputs) -> mx.array:
-    """The state alone after walking `scan`; the same bits as `walk` leaves."""
-    for t in range(len(scan)):
-        state = scan.decay[t] * state + scan.inject[t] * scan.b[t]
-    return state
+def advance(state: mx.array, scan: ScanInputs, by: Walk = walk) -> mx.array:
+    """The state alone after a scan of T >= 0 tokens, in the bits that `by` leaves."""
+    return by(state, scan, scan.b[:, :, 0, 0])[1] if len(scan) else state
 
 
 def softplus(x: mx.array) -> mx.array:

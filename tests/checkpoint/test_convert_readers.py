@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -16,19 +14,6 @@ from mlx_dspark.checkpoint.convert import ConvertOptions, convert
 from mlx_dspark.checkpoint.safetensors import encode_header
 
 PROMPT = "There are 3 tickets in each jar. How many tickets are there in 6 jars?"
-
-
-@pytest.fixture(scope="module")
-def maker() -> ModuleType:
-    """bench/make_nvfp4_source.py."""
-    path = Path(__file__).parents[2] / "bench" / "make_nvfp4_source.py"
-    spec = importlib.util.spec_from_file_location("make_nvfp4_source", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_full_size_source_has_the_published_layout(maker: ModuleType) -> None:

@@ -158,19 +158,6 @@ def test_the_window_has_exactly_its_rows(drafter: DSpark) -> None:
     assert np.abs(after(59) - full)[-1].max() > 1e-4
 
 
-def test_the_mask_at_the_edges_of_the_window(drafter: DSpark) -> None:
-    for length in (0, 1, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 90):
-        state = drafter.new_state()
-        observe(drafter, state, np.zeros((length, 3 * build.HIDDEN)), 0)
-        mask = np.array(drafter._mask(DraftRequest(state, 0, length, 7, Recorder()), 8))
-        kept = min(length, WINDOW - 1)
-        assert mask.shape == (8, kept + 8)
-        for slot, row in enumerate(mask):
-            query, keys = length + slot, np.arange(length - kept, length + 8)
-            np.testing.assert_array_equal(row, (keys <= query) & (keys > query - WINDOW))
-            assert row.sum() == min(length + slot + 1, WINDOW)
-
-
 @pytest.mark.parametrize("given", [0, 1, 10, 23, 24, 39, 40])
 def test_fewer_tap_rows_belong_to_the_last_tokens(drafter: DSpark, given: int) -> None:
     rng = np.random.default_rng(given)

@@ -63,7 +63,23 @@ def test_ssm_walk(count: int, groups: int, per: int, p: int, n: int) -> None:
 def test_attention(count: int, total: int, heads: int, kv: int, way: rows.Rows) -> None:
     q, keys, values = rnd(count, heads, 12), rnd(total, kv, 12), rnd(total, kv, 12)
     packed = [mx.array(v.transpose(1, 0, 2)[None]) for v in (keys, values)]
-    close(attention.attend(mx.array(q), *packed, 0.3, way), reference.attention(q, keys, values, 0.3))
+    form = attention.AttentionForm(0.3)
+    close(attention.attend(mx.array(q), *packed, form, way), reference.attention(q, keys, values, 0.3))
+
+
+@pytest.mark.parametrize("total", [8, 9, 23, 24, 25, 32, 60])
+def test_attention_in_a_window_with_sinks(total: int) -> None:
+    q, keys, values, sinks = rnd(8, 6, 12), rnd(total, 3, 12), rnd(total, 3, 12), rnd(6)
+    packed = [mx.array(v.transpose(1, 0, 2)[None]) for v in (keys, values)]
+    form = attention.AttentionForm(0.3, 24, mx.array(sinks))
+    close(attention.attend(mx.array(q), *packed, form), reference.attention(q, keys, values, 0.3, 24, sinks))
+
+
+@pytest.mark.parametrize("position", [0, 1, 4095, 100_000])
+def test_norm_rope(position: int) -> None:
+    x, weight = rnd(5, 3, 16), rnd(16)
+    got = norm.norm_rope(mx.array(x), mx.array(weight), 1e-6, 10_000.0, position)
+    close(got, reference.norm_rope(x, weight, 1e-6, 10_000.0, position), 2e-5 + 1e-7 * position)
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 21])

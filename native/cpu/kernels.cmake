@@ -1,0 +1,9 @@
+# The C++ files below src/ that make up the kernel library; used by CMakeLists.txt and fuzz/CMakeLists.txt.
+set(KERNEL_SOURCES
+  pool.cpp dispatch.cpp
+  matmul.cpp matmul_nonfinite.cpp matmul_portable.cpp
+  layers.cpp layers_portable.cpp)
+set(AVX2_SOURCES)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(AVX2_SOURCES matmul_avx2.cpp layers_avx2.cpp)
+endif()

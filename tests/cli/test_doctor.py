@@ -1,0 +1,42 @@
+"""`doctor`: what it says and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlx_dspark.cli.main import main
+from mlx_dspark.ops.native import SWITCH, find_native
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["doctor", *arguments])
+    return int(stopped.value.code or 0)
+
+
+def test_it_names_versions_kernels_places_and_the_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended() == 0
+    said = capsys.readouterr().out
+    for words in ("mlx-dspark", "kernels", "hub cache", "LM Studio", "bit-exact at widths 1-8", "all well"):
+        assert words in said
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["healthy"] is True
+    assert found["device"]["kernels"] == find_native()[1]
+
+
+def test_a_model_that_does_not_load_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--model", "./nowhere") == 1
+    said = capsys.readouterr().out
+    assert "cannot be loaded: --model ./nowhere is no folder here" in said
+    assert "models are looked for in" in said
+
+
+def test_the_accelerator_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    assert find_native() == (None, f"mlx-dspark-cpu is off: {SWITCH} is 0")
