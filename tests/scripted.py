@@ -25,6 +25,12 @@ class Scripted:
     def new_state(self) -> list[int]:
         return []
 
+    def copy_state(self, state: list[int]) -> list[int]:
+        return list(state)
+
+    def state_nbytes(self, state: list[int]) -> int:
+        return 8 * len(state)
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         return [block_of(self.script(self.plain, r.position + 1, r.count)[: r.count], self.name) for r in requests]
 

@@ -32,6 +32,13 @@ def argument(name: str, text: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, info])
 
 
+def rest(name: str, text: str) -> inspect.Parameter:
+    """All words that are left."""
+    info = typer.Argument(help=text, show_default=False)
+    kind = Annotated[list[str] | None, info]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
 def command(function: Callable[..., None], params: Sequence[inspect.Parameter]) -> Callable[..., None]:
     """`function(values)` as a typer callback with these parameters."""
 

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from mlx_dspark.checkpoint.convert_options import ConvertOptions
+from mlx_dspark.cli.agents import AgentOptions
 from mlx_dspark.cli.doctor import DoctorOptions
-from mlx_dspark.cli.flags import argument, command, parameters
+from mlx_dspark.cli.flags import argument, command, parameters, rest
 from mlx_dspark.cli.generate import TerminalOptions
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.engine.settings import GenerateOptions, LoadOptions
 from mlx_dspark.errors import DsparkError
+from mlx_dspark.server.settings import ServeOptions
 from mlx_dspark.version import __version__
 
 app = typer.Typer(
@@ -57,6 +59,42 @@ def _generate(values: dict[str, Any]) -> None:
 
 GENERATE = (TerminalOptions, LoadOptions, GenerateOptions, SamplingParams)
 app.command("generate")(command(_generate, parameters(*GENERATE)))
+
+
+def _serve(values: dict[str, Any]) -> None:
+    """Serve OpenAI's and Anthropic's APIs, and a page to chat on, at one port.
+
+    Without --model the small embedded pair is served. Listens on this machine alone unless told otherwise.
+    """
+    from mlx_dspark.cli.serve import run
+
+    run(values)
+
+
+SERVE = (LoadOptions, ServeOptions)
+app.command("serve")(command(_serve, parameters(*SERVE)))
+
+
+def _agent(name: str, product: str) -> None:
+    """Register the command that starts an agent; words it does not know go to the agent."""
+
+    def start(values: dict[str, Any]) -> None:
+        from mlx_dspark.cli.agents import run
+
+        run(name, values, values.pop("arguments") or [])
+
+    start.__doc__ = f"""Start {product}, if it is installed, against a running server.
+
+    Nothing but environment and command line is set: no file changes. Words after -- go to {name}.
+    """
+    words = rest("arguments", f"Words for {name} itself, after -- where they are options of both.")
+    app.command(name, context_settings={"ignore_unknown_options": True})(
+        command(start, [*parameters(AgentOptions), words])
+    )
+
+
+_agent("claude", "Claude Code")
+_agent("codex", "Codex")
 
 
 def _convert(values: dict[str, Any]) -> None:

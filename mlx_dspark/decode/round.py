@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from mlx_dspark.decode.accept import accept
+from mlx_dspark.decode.scores import Score, score
 from mlx_dspark.decode.session import Session
 from mlx_dspark.models.drafter import DraftBlock, Drafter, DraftRequest
 from mlx_dspark.models.state import State
@@ -21,7 +22,8 @@ from mlx_dspark.models.target import Target
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did for one sequence. `tokens` are those committed; `times` are seconds by phase."""
+    """What one round did for one sequence. `tokens` are those committed, `pieces` the text each one completed;
+    `times` are seconds by phase; `scores` are there if the session asked for log-probabilities."""
 
     proposed: int
     accepted: int
@@ -30,6 +32,8 @@ class Round:
     source: str
     finish: str | None
     times: dict[str, float] = field(default_factory=dict)
+    pieces: tuple[str, ...] = ()
+    scores: tuple[Score, ...] = ()
 
 
 class LazyClock:
@@ -85,6 +89,10 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
         found = accept(drafts, _ids(pick))
         s.cap.observe(len(drafts), found.length)
         committed.append((found.length, s.commit([*drafts[: found.length], found.next_token])))
+    scores = [
+        score(verified.logits[begin : begin + len(c.tokens)], c.tokens, s.top_logprobs)
+        for s, (_, c), (begin, _) in zip(sessions, committed, spans, strict=True)
+    ]
     target.rollback(state, verified.trace, [len(c.tokens) for _, c in committed])
     watch.lap("rollback", state.arrays())
 
@@ -94,8 +102,8 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     watch.lap("observe", [])
     times = watch.laps()
     return [
-        Round(len(b), min(length, len(c.tokens)), c.tokens, c.text, b.source, c.finish, times)
-        for b, (length, c) in zip(blocks, committed, strict=True)
+        Round(len(b), min(length, len(c.tokens)), c.tokens, c.text, b.source, c.finish, times, c.pieces, found)
+        for b, (length, c), found in zip(blocks, committed, scores, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ from mlx_dspark.decode.sampling import Sampler
 from mlx_dspark.decode.text import Detokenizer, StopMatcher
 from mlx_dspark.errors import PromptError
 from mlx_dspark.models.drafter import Drafter
-from mlx_dspark.models.state import Row, State
+from mlx_dspark.models.state import Row, Snapshot, State
 from mlx_dspark.models.target import Target
 
 PREFILL_CHUNK = 256
@@ -23,11 +23,15 @@ PREFILL_CHUNK = 256
 
 @dataclass(frozen=True)
 class Committed:
-    """What a round may keep: tokens up to the first stop, the text they add, and why the sequence ends, if it does."""
+    """What a round may keep: tokens up to the first stop, each one's text, and why the sequence ends, if it does."""
 
     tokens: tuple[int, ...]
-    text: str
+    pieces: tuple[str, ...]
     finish: str | None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 @dataclass
@@ -42,22 +46,22 @@ class StopRules:
 
     def feed(self, tokens: Sequence[int]) -> Committed:
         """The eos token counts as a token and adds no text; nothing after a stop is kept, counted or shown."""
-        text = ""
+        pieces: list[str] = []
         for index, token in enumerate(tokens):
             self.count += 1
-            finish = None
+            piece, finish = "", None
             if token in self.eos_ids:
                 finish = "stop"
             else:
-                safe, stopped = self.matcher.push(self.detokenizer.push(token))
-                text += safe
+                piece, stopped = self.matcher.push(self.detokenizer.push(token))
                 if stopped:
-                    return Committed(tuple(tokens[: index + 1]), text, "stop")
+                    return Committed(tuple(tokens[: index + 1]), (*pieces, piece), "stop")
             if finish is None and self.count >= self.max_tokens:
                 finish = "length"
             if finish:
-                return Committed(tuple(tokens[: index + 1]), text + self.matcher.flush(), finish)
-        return Committed(tuple(tokens), text, None)
+                return Committed(tuple(tokens[: index + 1]), (*pieces, piece + self.matcher.flush()), finish)
+            pieces.append(piece)
+        return Committed(tuple(tokens), tuple(pieces), None)
 
     @property
     def left(self) -> int:
@@ -78,6 +82,7 @@ class Session:
     draft_state: object = field(init=False)
     finish: str | None = None
     fresh: int = 0  # tokens the last commit added
+    top_logprobs: int | None = None  # alternatives to report with each token's log-probability; None reports neither
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -107,17 +112,33 @@ class Session:
         return max(0, min(self.cap.cap(room), self.drafter.max_draft, room))
 
     def prefill(self, chunk: int = PREFILL_CHUNK, progress: Callable[[int, int], None] | None = None) -> None:
-        """Consume all but the last prompt token in chunks ending on multiples of `chunk` (the target's grid first)."""
-        grid, total = self.target.prefill_grid or chunk, self.position
-        while self.row.length < total and not self.finish:
-            begin = self.row.length
-            end = min(total, (begin // grid + 1) * grid)
-            wanted = end > total - self.drafter.context
-            taps = self.target.prefill(self.state, 0, self.ids[begin:end], self.drafter.taps if wanted else ())
-            self.drafter.observe(self.draft_state, self.ids[begin:end], begin, taps)
-            mx.eval(self.state.arrays())
+        """Consume all but the last prompt token, chunk by chunk."""
+        while self.row.length < self.position and not self.finish:
+            self.prefill_chunk(chunk)
             if progress:
-                progress(end, total)
+                progress(self.row.length, self.position)
+
+    def prefill_chunk(self, chunk: int = PREFILL_CHUNK, until: int | None = None) -> None:
+        """Consume one chunk of the prompt, ending on a multiple of `chunk` (the target's grid first) or at `until`.
+
+        Where the target has a grid, `until` must lie on it: a chunk cut elsewhere would change bits.
+        """
+        grid, total = self.target.prefill_grid or chunk, self.position
+        end_of_interest = total if until is None else min(until, total)
+        begin = self.row.length
+        end = min(end_of_interest, (begin // grid + 1) * grid)
+        wanted = end > end_of_interest - self.drafter.context
+        taps = self.target.prefill(self.state, 0, self.ids[begin:end], self.drafter.taps if wanted else ())
+        self.drafter.observe(self.draft_state, self.ids[begin:end], begin, taps)
+        mx.eval(self.state.arrays())
+
+    def resume(self, snapshot: Snapshot, draft_state: object | None) -> None:
+        """Begin at a snapshot whose tokens are this prompt's first ones; without the drafter's state it drafts less."""
+        self.state.restore(snapshot)
+        if draft_state is None:
+            self.drafter.observe(self.draft_state, self.ids[: snapshot.length], 0, {})
+        else:
+            self.draft_state = self.drafter.copy_state(draft_state)
 
     def commit(self, tokens: Sequence[int]) -> Committed:
         """Append what the stop rules allow of a round's tokens and return it."""

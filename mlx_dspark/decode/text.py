@@ -59,6 +59,7 @@ class StopMatcher:
         self._stops = tuple(s for s in stops if s)
         self._buffer = ""
         self._stopped = False
+        self.matched: str | None = None  # the stop string that was completed
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text safe to show, and whether a stop string was completed (it and all that follows are dropped)."""
@@ -68,6 +69,7 @@ class StopMatcher:
             self._buffer += char
             found = [len(s) for s in self._stops if self._buffer.endswith(s)]
             if found:
+                self.matched = self._buffer[-max(found) :]
                 shown, self._buffer, self._stopped = self._buffer[: -max(found)], "", True
                 return shown, True
         cut = len(self._buffer) - _held(self._buffer, self._stops)

@@ -54,6 +54,12 @@ class Drafter(Protocol):
 
     def new_state(self) -> Any: ...
 
+    def copy_state(self, state: Any) -> Any:
+        """An independent copy of a sequence's state, cut to what is in use."""
+
+    def state_nbytes(self, state: Any) -> int:
+        """Bytes a state holds."""
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         """One block a request, of at most `count` tokens."""
 
@@ -77,6 +83,12 @@ class NoDrafter:
     def new_state(self) -> None:
         return None
 
+    def copy_state(self, state: Any) -> None:
+        return None
+
+    def state_nbytes(self, state: Any) -> int:
+        return 0
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         return [block_of((), self.name) for _ in requests]
 
@@ -96,6 +108,12 @@ class FirstOf:
 
     def new_state(self) -> list[Any]:
         return [d.new_state() for d in self.drafters]
+
+    def copy_state(self, state: list[Any]) -> list[Any]:
+        return [d.copy_state(part) for d, part in zip(self.drafters, state, strict=True)]
+
+    def state_nbytes(self, state: list[Any]) -> int:
+        return sum(d.state_nbytes(part) for d, part in zip(self.drafters, state, strict=True))
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         blocks = [block_of((), self.name) for _ in requests]

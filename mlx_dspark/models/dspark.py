@@ -50,6 +50,12 @@ class ContextCache:
         self.values = mx.concatenate([self.values[:, :, self.begin : self.end], blank], axis=2)
         self.begin, self.end = 0, kept
 
+    def copy(self) -> ContextCache:
+        span = slice(self.begin, self.end)
+        return ContextCache(
+            mx.contiguous(self.keys[:, :, span]), mx.contiguous(self.values[:, :, span]), 0, self.end - self.begin
+        )
+
     def with_block(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         span = slice(self.begin, self.end)
         return (
@@ -179,6 +185,15 @@ class DSpark:
         c = self.config
         blank = mx.zeros((1, c.kv_heads, 0, c.head_dim), self.dtype)
         return DSparkState([ContextCache(blank, blank) for _ in range(c.layers)])
+
+    def copy_state(self, state: DSparkState) -> DSparkState:
+        """A copy of the rows in the window alone, evaluated."""
+        copied = DSparkState([cache.copy() for cache in state.layers], state.position)
+        mx.eval([a for cache in copied.layers for a in (cache.keys, cache.values)])
+        return copied
+
+    def state_nbytes(self, state: DSparkState) -> int:
+        return state.nbytes
 
     def observe(self, state: DSparkState, tokens: Sequence[int], position: int, taps: Mapping[int, mx.array]) -> None:
         """Turn tapped rows into context keys and values; rows that do not follow the last ones start afresh."""

@@ -36,6 +36,12 @@ class Lookup:
     def new_state(self) -> LookupState:
         return LookupState()
 
+    def copy_state(self, state: LookupState) -> LookupState:
+        return LookupState(list(state.ids), dict(state.after))
+
+    def state_nbytes(self, state: LookupState) -> int:
+        return 8 * len(state.ids) + 200 * len(state.after)
+
     def observe(self, state: LookupState, tokens: Sequence[int], position: int, taps: Mapping[int, mx.array]) -> Any:
         for token in tokens:
             state.ids.append(token)

@@ -108,6 +108,15 @@ class Snapshot:
     def nbytes(self) -> int:
         return self.row.nbytes
 
+    def detached(self) -> Snapshot:
+        """The same with keys and values in buffers of their own, evaluated: keeps nothing else alive."""
+        row = self.row.copy()
+        for cache in row.layers:
+            if isinstance(cache, KVCache):
+                cache.keys, cache.values = mx.contiguous(cache.keys), mx.contiguous(cache.values)
+        mx.eval(row.arrays())
+        return Snapshot(row)
+
 
 @dataclass(eq=False)
 class State:

@@ -26,6 +26,12 @@ class Fake:
     def new_state(self) -> list[Any]:
         return []
 
+    def copy_state(self, state: list[Any]) -> list[Any]:
+        return list(state)
+
+    def state_nbytes(self, state: list[Any]) -> int:
+        return 10 * self.number
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         self.asked.append(list(requests))
         return [block_of([self.number] * (r.count if r.anchor in self.knows else 0), self.name) for r in requests]
@@ -98,3 +104,18 @@ def test_everyone_observes_with_its_own_taps() -> None:
     assert state[0] == [([8, 9], 0, [2, 5]), ([6], 2, [])]
     assert state[1].ids == [8, 9, 6]
     assert state[2] == [([8, 9], 0, [7]), ([6], 2, [])]
+
+
+def test_a_copied_state_is_independent_and_its_bytes_add_up() -> None:
+    a, b = Fake("a", 1, (), ()), Lookup()
+    both = FirstOf([a, b])
+    state = both.new_state()
+    both.observe(state, [1, 2, 3], 0, {})
+    copied = both.copy_state(state)
+    both.observe(state, [1, 2, 9], 3, {})
+    assert len(copied[0]) == 1
+    copied[1].ids.append(1)
+    assert found(b.propose([DraftRequest(copied[1], 2, 4, 1, pick)])) == [([3], "lookup")]
+    assert found(b.propose([DraftRequest(state[1], 2, 6, 1, pick)])) == [([], "lookup")]
+    assert both.state_nbytes(copied) == 10 + b.state_nbytes(copied[1]) > 10
+    assert NoDrafter().state_nbytes(NoDrafter().copy_state(None)) == 0

@@ -19,8 +19,8 @@ def _load():
         built = importlib.import_module("mlx_dspark_cpu._build").MLX_VERSION
     except ImportError:
         return None, (
-            "mlx-dspark-cpu is off: it was installed without its compiled part (no C++20 compiler, or the build failed); "
-            "install g++ 11 or newer and reinstall with pip install --force-reinstall --no-cache-dir mlx-dspark-cpu"
+            "mlx-dspark-cpu is off: it was installed without its compiled part "
+            "(no C++20 compiler, or the build failed); install g++ 11 or newer and reinstall with pip install --force-reinstall --no-cache-dir mlx-dspark-cpu"
         )
     try:
         mlx_version = importlib.import_module("mlx.core").__version__  # also loads libmlx.so before the extension

@@ -1,0 +1,160 @@
+"""The server's own bars: exactness through HTTP, what the prefix cache saves, and what HTTP costs.
+
+    python bench/serve.py [--model demo] [--prompts FILE] [--limit N] [--tokens 24] [--part exact,cache,overhead]
+
+exact: every prompt and a second turn of it, drafted, plain and repeated on a warm server, plain on a cold one; counts
+answers that differ. cache: time to first token of a long prompt, cold, repeated and as a next turn. overhead: decode
+tok/s reported over HTTP against `Pair.generate`, alternating. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from mlx_dspark import load
+
+
+class Served:
+    """A server process."""
+
+    def __init__(self, *words: str):
+        command = [sys.executable, "-m", "mlx_dspark", "serve", "--port", "0", *words]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(r"serves (\S+) on (http://\S+)", line):
+                self.model, url = found.groups()
+                self.http = httpx.Client(base_url=url, timeout=600)
+            if "Ctrl-C" in line:
+                break
+
+    def chat(self, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        reply = self.http.post("/v1/chat/completions", json={"messages": messages, **more})
+        reply.raise_for_status()
+        found: dict[str, Any] = reply.json()
+        return found
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def said(reply: dict[str, Any]) -> tuple[str, str, str, int]:
+    choice = reply["choices"][0]
+    message = choice["message"]
+    tokens = reply["usage"]["completion_tokens"]
+    return message["content"] or "", message.get("reasoning_content", ""), choice["finish_reason"], tokens
+
+
+def exact(warm: Served, cold: Served, prompts: list[list[dict[str, Any]]], tokens: int) -> dict[str, Any]:
+    """Answers that are not the cold plain one's, over all prompts and their second turns."""
+    answers = differing = cached = 0
+    for index, messages in enumerate(prompts):
+        thinking = {"chat_template_kwargs": {"enable_thinking": index % 2 == 0}}
+        how = {"temperature": 0} if index % 3 else {"temperature": 0.8, "seed": index}
+        common = {"max_tokens": tokens, **thinking, **how}
+        turns = messages
+        for turn in range(2):
+            plain = said(cold.chat(turns, mode="baseline", **common))
+            for more in ({}, {"mode": "baseline"}, {}, {"max_draft": 2}):
+                reply = warm.chat(turns, **common, **more)
+                answers += 1
+                differing += said(reply) != plain
+                cached += reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+            if turn == 0:
+                answer = {"role": "assistant", "content": plain[0], "reasoning_content": plain[1]}
+                turns = [*messages, answer, {"role": "user", "content": "Say that again, shorter."}]
+        print(f"{index + 1}/{len(prompts)}: {answers} answers, {differing} differ, {cached} from the cache", flush=True)
+    return {"answers": answers, "differing": differing, "from_cache": cached}
+
+
+def cache(warm: Served, repeats: int) -> dict[str, Any]:
+    """Median seconds to the first token of a prompt of about 2,000 tokens: cold, repeated, next turn."""
+    cold, repeat, turn = [], [], []
+    tokens = 0
+    for index in range(repeats):
+        words = " ".join(f"note {index} {i} says {i * 7 % 11};" for i in range(205))
+        messages = [{"role": "user", "content": words}]
+        first = warm.chat(messages, max_tokens=4)
+        tokens = first["usage"]["prompt_tokens"]
+        cold.append(first["mlx_dspark"]["first_token_seconds"])
+        repeat.append(warm.chat(messages, max_tokens=4)["mlx_dspark"]["first_token_seconds"])
+        more = [{"role": "assistant", "content": said(first)[0] or "Yes."}, {"role": "user", "content": "And note 3?"}]
+        turn.append(warm.chat([*messages, *more], max_tokens=4)["mlx_dspark"]["first_token_seconds"])
+    middle = [statistics.median(x) for x in (cold, repeat, turn)]
+    return {
+        "prompt_tokens": tokens,
+        "cold_s": round(middle[0], 4),
+        "repeat_s": round(middle[1], 4),
+        "next_turn_s": round(middle[2], 4),
+        "repeat_ratio": round(middle[0] / middle[1], 1),
+        "next_turn_ratio": round(middle[0] / middle[2], 1),
+    }
+
+
+def overhead(warm: Served, model: str, repeats: int) -> dict[str, Any]:
+    """Tok/s streamed over HTTP (timed by the client, from the first token) over tok/s of the Python API."""
+    pair = load(model)
+    prompt = "Write a Python function that lists the files of a folder."
+    ratios = []
+    for _ in range(repeats):
+        result = pair.generate(prompt, max_tokens=128, max_draft=4, temperature=0)
+        body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": 128,
+            "max_draft": 4,
+            "stream": True,
+            "temperature": 0,
+        }
+        begun = ended = 0.0
+        with warm.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+            for line in reply.iter_lines():
+                if re.search(r'content":"[^"]', line):
+                    ended = time.perf_counter()
+                    begun = begun or ended
+        ratios.append((result.completion_tokens - 1) / (ended - begun) / result.tokens_per_second)
+    return {"ratio": round(statistics.median(ratios), 3), "all": [round(r, 3) for r in ratios]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--part", default="exact,cache,overhead")
+    args = parser.parse_args()
+    prompts = [
+        [{"role": m["role"], "content": m["content"]} for m in json.loads(line)["messages"]]
+        for line in (args.prompts.read_text("utf-8").splitlines() if args.prompts else ())
+    ][: args.limit] or [[{"role": "user", "content": "Hello"}]]
+    found: dict[str, Any] = {"model": args.model, "load": os.getloadavg()[0]}
+    warm = Served("--model", args.model)
+    try:
+        if "cache" in args.part:
+            found["cache"] = cache(warm, args.repeats)
+        if "overhead" in args.part:
+            found["overhead"] = overhead(warm, args.model, args.repeats)
+        if "exact" in args.part:
+            cold = Served("--model", args.model, "--prefix-cache-gb", "0")
+            found["exact"] = exact(warm, cold, prompts, args.tokens)
+            cold.close()
+    finally:
+        warm.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The first thing a request meets: host and origin rules, CORS, the key. Pure ASGI, so that errors carry CORS too.
+
+A page on the web must not be able to use a server on its reader's machine: without --allow-origin a request from
+another origin is refused, and while the server listens on loopback alone, so is one for a host name that is not
+this machine's (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mlx_dspark.server.errors import ApiError, error_body
+from mlx_dspark.server.settings import ServeOptions
+from mlx_dspark.server.stream import Json
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OPEN_PATHS = ("/health",)
+METHODS = "GET, POST, HEAD, OPTIONS"
+HEADERS = (
+    "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, "
+    "anthropic-dangerous-direct-browser-access, openai-organization, openai-project, x-stainless-arch, "
+    "x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, "
+    "x-stainless-runtime-version, x-stainless-timeout, x-stainless-helper-method"
+)
+
+
+def is_loopback(host: str) -> bool:
+    return host in LOOPBACK or host.startswith("127.")
+
+
+class Gate:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, options: ServeOptions):
+        self.app, self._options = app, options
+        self._key = options.api_key.encode() if options.api_key else None
+        self._local = is_loopback(options.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        cors = self._cors(headers.get("origin"))
+
+        async def with_cors(message: Message) -> None:
+            if message["type"] == "http.response.start" and cors:
+                MutableHeaders(scope=message).update(cors)
+            await send(message)
+
+        refusal = self._refusal(scope, headers, bool(cors))
+        if refusal is not None:
+            body = error_body(scope["path"], "anthropic-version" in headers, refusal)
+            response = Json(body, refusal.status, headers={**refusal.headers, "connection": "close"})
+            await response(scope, receive, with_cors)
+        elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await Json({}, 200)(scope, receive, with_cors)
+        else:
+            await self.app(scope, receive, with_cors)
+
+    def _cors(self, origin: str | None) -> dict[str, str]:
+        allowed = self._options.allow_origin
+        if origin is None or not ("*" in allowed or origin in allowed):
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-allow-methods": METHODS,
+            "access-control-allow-headers": HEADERS,
+            "access-control-expose-headers": "request-id, x-request-id, retry-after",
+            "access-control-max-age": "600",
+            "vary": "Origin",
+        }
+
+    def _refusal(self, scope: Scope, headers: Headers, allowed: bool) -> ApiError | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if origin is not None and not allowed and urlsplit(origin).netloc != host:
+            return ApiError(
+                403, f"pages of {origin[:200]} may not use this server; start it with --allow-origin {origin[:200]}"
+            )
+        name = urlsplit(f"//{host}").hostname if host else None
+        if self._local and self._key is None and name is not None and not is_loopback(name):
+            return ApiError(403, f"the host {name[:200]} is not this machine's own name; use 127.0.0.1 or localhost")
+        preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        if self._key is None or scope["path"] in OPEN_PATHS or (preflight and allowed):
+            return None
+        if any(hmac.compare_digest(key, self._key) for key in _keys(headers)):
+            return None
+        kind = 'Basic realm="mlx-dspark: the key is the password"' if scope["path"] == "/" else "Bearer"
+        return ApiError(
+            401,
+            "the API key is missing or wrong; send it as Authorization: Bearer KEY or x-api-key: KEY",
+            code="invalid_api_key",
+            headers={"www-authenticate": kind},
+        )
+
+
+def _keys(headers: Mapping[str, str]) -> list[bytes]:
+    """Every key a request shows: x-api-key, a bearer token, or the password a browser asked for."""
+    found = [headers["x-api-key"].encode("latin-1")] if "x-api-key" in headers else []
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        found.append(value.strip().encode("latin-1"))
+    if scheme.lower() == "basic":
+        with contextlib.suppress(binascii.Error, ValueError):
+            found.append(base64.b64decode(value, validate=True).partition(b":")[2])
+    return found
