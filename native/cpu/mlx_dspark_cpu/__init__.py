@@ -20,7 +20,8 @@ def _load():
     except ImportError:
         return None, (
             "mlx-dspark-cpu is off: it was installed without its compiled part "
-            "(no C++20 compiler, or the build failed); install g++ 11 or newer and reinstall with pip install --force-reinstall --no-cache-dir mlx-dspark-cpu"
+            "(no C++20 compiler, or the build failed); install g++ 11 or newer and reinstall "
+            "with pip install --force-reinstall --no-cache-dir mlx-dspark-cpu"
         )
     try:
         mlx_version = importlib.import_module("mlx.core").__version__  # also loads libmlx.so before the extension
