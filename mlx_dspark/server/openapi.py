@@ -16,7 +16,7 @@ NUMBERS: dict[str, Any] = {
     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
     "top_k": {"type": "integer", "minimum": -1, "maximum": 2**31 - 1},
     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
-    "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    "seed": {"type": "integer"},
     "stream": {"type": "boolean"},
 }
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}

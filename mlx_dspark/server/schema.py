@@ -21,7 +21,6 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Stops = Annotated[list[StopText], Field(max_length=16)]
-Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class Request(BaseModel):
@@ -36,7 +35,7 @@ class Request(BaseModel):
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Probability | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    seed: Seed | None = None
+    seed: int | None = None  # any whole number: what counts is its value modulo 2^63
     max_draft: Annotated[int, Field(ge=0, le=64)] | None = None
     mode: Literal["auto", "dspark", "lookup", "baseline"] | None = None
 

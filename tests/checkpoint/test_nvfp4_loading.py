@@ -82,20 +82,21 @@ def test_every_way_to_the_embedded_drafter_drafts_alike(tmp_path: Path, maker: M
     assert [r.accept_length for r in (found["mlx-nvfp4"], found["bf16"])] == [found["src"].accept_length] * 2
 
 
-def test_base_logits_equal_those_of_the_exact_dense_matrices(tmp_path: Path, maker: ModuleType) -> None:
-    """The drafter kept in 4 bits against the same one with every matrix written out in float32."""
+def test_the_loaded_drafter_multiplies_by_the_exact_matrices(tmp_path: Path, maker: ModuleType) -> None:
+    """A matrix kept in 4 bits by whatever kernels this machine has, against the same one written out in float32."""
     maker.write_small(tmp_path / "src")
-    convert(ConvertOptions(str(tmp_path / "src"), str(tmp_path / "dst"), "mlx-nvfp4"))
-    kept, dense = load("demo", str(tmp_path / "src")), load("demo", str(tmp_path / "dst"))
-    assert isinstance(kept.drafter, DSpark)
-    assert isinstance(dense.drafter, DSpark)
-    x = mx.random.normal((4, kept.drafter.config.hidden_size * len(kept.drafter.taps)), key=mx.random.key(3))
-    fc = dense.drafter.fc
+    kept = load("demo", str(tmp_path / "src")).drafter
+    assert isinstance(kept, DSpark)
+    size = kept.config.hidden_size
+    x = mx.random.normal((4, size * len(kept.taps)), key=mx.random.key(3))
+    fc = weights(tmp_path / "src").linear("fc", size, size * len(kept.taps))
     assert isinstance(fc, QuantizedLinear)
     q = fc.packed
     assert q.tensor_scale is not None
     whole = mx.dequantize(q.weight, q.scales, None, group_size=16, bits=4, mode="nvfp4").astype(mx.float32)
-    assert mx.allclose(kept.drafter.fc(x), x @ (whole * q.tensor_scale).T, rtol=1e-5, atol=1e-5)
+    expected = x @ (whole * q.tensor_scale).T
+    # The accelerator's activations have 16 bits a group of 64.
+    assert mx.abs(kept.fc(x) - expected).max() < 1e-4 * mx.abs(expected).max()
 
 
 def test_a_bf16_export_without_metadata_still_loads(tmp_path: Path, maker: ModuleType) -> None:

@@ -32,6 +32,7 @@ def test_no_route_disagrees_with_its_description(serve) -> None:
                     phases=[Phase.generate],
                     suppress_health_check=list(HealthCheck),
                     database=None,
+                    derandomize=True,
                 )
                 def run(case: Any) -> None:
                     nonlocal checked
