@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Builds the fuzzers with the address and undefined-behaviour sanitizers and runs each for some seconds, seed by seed.
+#   fuzz/run.sh [seconds each, default 60] [first seed, default 1]
+# Exit code 0: no report and no differing bits; 1: a finding, its seed printed; 2: it could not be built. CXX chooses
+# the compiler (g++ or clang++); objects stay in build/fuzz and are made anew when a source is newer.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60} first=${2:-1} cxx=${CXX:-g++} cases=40
+flags="-std=c++20 -O1 -g -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra"
+flags="$flags -Wno-psabi -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc"
+command -v "$cxx" >/dev/null || { echo "fuzz: no compiler $cxx; install g++ or set CXX" >&2; exit 2; }
+out=build/fuzz/$(basename "$cxx")
+mkdir -p "$out"
+exec 9>"$out/lock"
+flock 9
+
+jobs=()
+objects=()
+for source in src/*.cpp fuzz/*.cpp; do
+  case $source in
+    src/ext*) continue ;;                                               # knows MLX
+    *_avx2.cpp) [ "$(uname -m)" = x86_64 ] || continue; more="-mavx2 -mfma -mf16c" ;;
+    *) more="" ;;
+  esac
+  object=$out/$(basename "$source" .cpp).o
+  case $source in src/*) objects+=("$object") ;; esac
+  [ -e "$object" ] && [ -z "$(find src fuzz -newer "$object" -name '*.[hc]*' -print -quit)" ] && continue
+  jobs+=("$cxx $flags $more -c $source -o $object.part && mv $object.part $object")
+done
+[ ${#jobs[@]} -eq 0 ] || printf '%s\0' "${jobs[@]}" | xargs -0 -P "${JOBS:-2}" -I{} bash -c '{}' || exit 2
+for name in fuzz_matmul fuzz_layers; do
+  "$cxx" -fsanitize=address,undefined "$out/$name.o" "${objects[@]}" -pthread -o "$out/$name" || exit 2
+done
+flock -u 9
+
+export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+for name in fuzz_matmul fuzz_layers; do
+  end=$((SECONDS + seconds)) seed=$first
+  while :; do
+    "$out/$name" $cases $seed >"$out/$name.log" 2>&1 ||
+      { cat "$out/$name.log"; echo "fuzz: $name found something; again with: $out/$name $cases $seed" >&2; exit 1; }
+    seed=$((seed + 1))
+    [ $SECONDS -lt $end ] || break
+  done
+  echo "$name: $((seed - first)) seeds of $cases cases from $first, no report"
+done
