@@ -1,4 +1,4 @@
-# The C++ files below src/ that make up the kernel library; used by CMakeLists.txt and fuzz/CMakeLists.txt.
+# The C++ files below src/ that make up the kernel library: all but ext*.cpp (fuzz/run.sh builds the same).
 set(KERNEL_SOURCES
   pool.cpp dispatch.cpp
   matmul.cpp matmul_nonfinite.cpp matmul_portable.cpp

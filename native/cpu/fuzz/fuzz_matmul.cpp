@@ -27,7 +27,7 @@ int any_group(DsparkFormat format) {
   return format == DSPARK_NVFP4 ? 16 : 32 << between(0, 2);
 }
 
-// Codes per row of 32-bit words: inputs are a multiple of the group and of what a word holds.
+// What inputs are a multiple of.
 int unit_of(DsparkFormat format, int group) { return format == DSPARK_DENSE ? 1 : group; }
 
 DsparkMatrix matrix(Buffers& b, DsparkFormat format, int group, int64_t experts, int64_t out, int64_t in) {
@@ -50,7 +50,12 @@ DsparkMatrix matrix(Buffers& b, DsparkFormat format, int group, int64_t experts,
 
 DsparkActivation any_activation() { return chance(2) ? DSPARK_I16 : DSPARK_FP32; }
 
-int any_rows() { return chance(20) ? between(1000, 1100) : chance(4) ? between(1, 70) : between(0, 9); }
+// Rows, none among them; many only of small matrices, whose multiplications a row are given.
+int any_rows(int64_t multiplications, int most = 1100) {
+  const int64_t affordable = std::max<int64_t>(9, 1000000 / multiplications);
+  const int wanted = chance(20) ? between(most - 100, most) : chance(4) ? between(1, 70) : between(0, 9);
+  return static_cast<int>(std::min<int64_t>(wanted, affordable));
+}
 
 // Rows now and then get an outlier, so that a block needs its second row of integers.
 Tensor activations(Buffers& b, int64_t count, DsparkType type) {
@@ -94,7 +99,7 @@ void fuzz_product() {
   Outputs outputs;
   const DsparkFormat format = any_format(Kind::any);
   const int group = any_group(format);
-  const int64_t in = any_inputs(unit_of(format, group)), out = between(1, chance(6) ? 300 : 40), rows = any_rows();
+  const int64_t in = any_inputs(unit_of(format, group)), out = between(1, chance(6) ? 300 : 40), rows = any_rows(in * out);
   const DsparkMatrix w = matrix(b, format, group, 1, out, in);
   const DsparkType type = any_type();
   const DsparkActivation activation = any_activation();
@@ -118,7 +123,7 @@ void fuzz_gather() {
   const int group = any_group(format), experts = between(1, chance(4) ? 70 : 6);
   const int64_t in = std::max(any_inputs(unit_of(format, group)) / experts / unit_of(format, group), 1) *
                      unit_of(format, group);
-  const int64_t out = between(1, 40), rows = std::min(any_rows(), 600), slots = between(1, 7);
+  const int64_t out = between(1, 40), slots = between(1, 7), rows = any_rows(in * out * slots, 600);
   const DsparkMatrix w = matrix(b, format, group, experts, out, in);
   const DsparkType type = any_type();
   const DsparkActivation activation = any_activation();
@@ -149,7 +154,8 @@ void fuzz_layers_of(bool routed) {
   const DsparkFormat format = any_format(Kind::any);
   const int group = any_group(format), unit = unit_of(format, group), experts = routed ? between(1, 9) : 1;
   const int64_t in = unit * between(1, std::max(1, 300 / unit)), hidden = unit * between(1, std::max(1, 300 / unit));
-  const int64_t out = between(1, 60), rows = std::min(any_rows(), 600), slots = routed ? between(1, 6) : 1;
+  const int64_t out = between(1, 60), slots = routed ? between(1, 6) : 1;
+  const int64_t rows = any_rows(hidden * (in + out) * slots, 600);
   const DsparkMatrix up = matrix(b, format, group, experts, hidden, in);
   const DsparkMatrix down = matrix(b, format, group, experts, out, hidden);
   const DsparkType type = any_type();

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Builds the fuzzers with the address and undefined-behaviour sanitizers and runs each for some seconds, seed by seed.
 #   fuzz/run.sh [seconds each, default 60] [first seed, default 1]
-# Exit code 0: no report and no differing bits; 1: a finding, its seed printed; 2: it could not be built. CXX chooses
-# the compiler (g++ or clang++); objects stay in build/fuzz and are made anew when a source is newer.
+# Exit code 0: no report and no differing bits; 1: a finding, its seed printed, or the build failed; 2: there is no
+# compiler with sanitizers. CXX chooses it (g++ or clang++); objects stay in build/fuzz until a source is newer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=${1:-60} first=${2:-1} cxx=${CXX:-g++} cases=40
-flags="-std=c++20 -O1 -g -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra"
+seconds=${1:-60} first=${2:-1} cxx=${CXX:-g++} cases=10
+flags="-std=c++20 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra"
 flags="$flags -Wno-psabi -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc"
-command -v "$cxx" >/dev/null || { echo "fuzz: no compiler $cxx; install g++ or set CXX" >&2; exit 2; }
 out=build/fuzz/$(basename "$cxx")
 mkdir -p "$out"
+echo 'int main() {}' | "$cxx" -fsanitize=address,undefined -x c++ - -o "$out/probe" ||
+  { echo "fuzz: $cxx with -fsanitize=address,undefined does not work; install g++ or clang++ and set CXX" >&2; exit 2; }
 exec 9>"$out/lock"
 flock 9
 
@@ -27,9 +28,9 @@ for source in src/*.cpp fuzz/*.cpp; do
   [ -e "$object" ] && [ -z "$(find src fuzz -newer "$object" -name '*.[hc]*' -print -quit)" ] && continue
   jobs+=("$cxx $flags $more -c $source -o $object.part && mv $object.part $object")
 done
-[ ${#jobs[@]} -eq 0 ] || printf '%s\0' "${jobs[@]}" | xargs -0 -P "${JOBS:-2}" -I{} bash -c '{}' || exit 2
+[ ${#jobs[@]} -eq 0 ] || printf '%s\0' "${jobs[@]}" | xargs -0 -P "${JOBS:-2}" -I{} bash -c '{}' || exit 1
 for name in fuzz_matmul fuzz_layers; do
-  "$cxx" -fsanitize=address,undefined "$out/$name.o" "${objects[@]}" -pthread -o "$out/$name" || exit 2
+  "$cxx" -fsanitize=address,undefined "$out/$name.o" "${objects[@]}" -pthread -o "$out/$name" || exit 1
 done
 flock -u 9
 

@@ -12,4 +12,6 @@ enum DsparkType : int32_t { DSPARK_F32 = 0, DSPARK_BF16 = 1, DSPARK_F16 = 2 };
 
 }  // extern "C"
 
-inline constexpr size_t dspark_type_size(DsparkType type) { return type == DSPARK_F32 ? 4 : 2; }
+// Functions that headers define are always inlined: one emitted by a file compiled for AVX2 could be the one that the
+// linker picks for every file.
+[[gnu::always_inline]] inline constexpr size_t dspark_type_size(DsparkType type) { return type == DSPARK_F32 ? 4 : 2; }

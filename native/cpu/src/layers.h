@@ -50,10 +50,10 @@ struct Mamba {
   int tokens, taps, groups, heads, channels, state_size;  // heads: of one group
   float eps, dt_min, dt_max;
 
-  int all_heads() const { return groups * heads; }
-  int inner() const { return groups * heads * channels; }
-  int conv_size() const { return inner() + 2 * groups * state_size; }
-  int width() const { return inner() + conv_size() + all_heads(); }
+  [[gnu::always_inline]] int all_heads() const { return groups * heads; }
+  [[gnu::always_inline]] int inner() const { return groups * heads * channels; }
+  [[gnu::always_inline]] int conv_size() const { return inner() + 2 * groups * state_size; }
+  [[gnu::always_inline]] int width() const { return inner() + conv_size() + all_heads(); }
 };
 inline constexpr int mamba_max_taps = 16;
 inline constexpr int mamba_span = 64;  // tokens that pass through conv, walk and norm together
@@ -71,7 +71,7 @@ struct Attend {
   float scale;
   bool split;  // spans of keys are tasks of their own
 
-  int group() const { return heads / kv_heads; }
+  [[gnu::always_inline]] int group() const { return heads / kv_heads; }
 };
 inline constexpr int attend_max_dim = 256;
 inline constexpr int attend_block = 64;  // keys between two rescalings of the running softmax

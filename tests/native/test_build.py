@@ -1,0 +1,58 @@
+"""What the accelerator's files promise beside their results: symbols, and clean runs under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from layer_twin import native, needs_native
+
+NATIVE = Path(__file__).parents[2] / "native" / "cpu"
+
+needs_source = pytest.mark.skipif(not NATIVE.is_dir(), reason="no source of the accelerator here")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm (binutils)")
+
+
+def symbols(file: str | Path, *options: str) -> list[tuple[str, str]]:
+    """(kind, name) of what a file defines for others."""
+    found = subprocess.run(["nm", "--defined-only", *options, file], capture_output=True, text=True, check=True).stdout
+    return [(line.split()[-2], line.split()[-1]) for line in found.splitlines() if line]
+
+
+@needs_native
+@needs_nm
+def test_extension_exports_its_entry_alone() -> None:
+    """Whatever else it exported could replace, or be replaced by, libmlx's or the C++ library's own."""
+    assert symbols(native._ext.__file__, "--dynamic") == [("T", "PyInit__ext")]
+
+
+@pytest.mark.slow
+@needs_source
+@needs_compiler
+@needs_nm
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="AVX2 code is for x86-64")
+@pytest.mark.parametrize("name", ["matmul_avx2", "layers_avx2"])
+def test_avx2_files_leave_no_function_for_the_linker_to_pick(name: str, tmp_path: Path) -> None:
+    """Without optimisation every inline function is emitted, so one that could stand in for portable code shows."""
+    made = tmp_path / f"{name}.o"
+    flags = ["-std=c++20", "-O0", "-mavx2", "-mfma", "-mf16c", "-Wno-psabi"]
+    subprocess.run(["g++", *flags, "-c", NATIVE / "src" / f"{name}.cpp", "-o", made], check=True)
+    assert [n for kind, n in symbols(made, "--extern-only") if kind != "V"] == [f"_ZN6dspark{len(name)}{name}E"]
+
+
+@pytest.mark.slow
+@needs_source
+@needs_compiler
+def test_kernels_pass_a_short_fuzz_under_the_sanitizers() -> None:
+    """native/cpu/fuzz/run.sh for longer ones."""
+    ran = subprocess.run(
+        [NATIVE / "fuzz" / "run.sh", "2"], check=False, capture_output=True, text=True, env={**os.environ, "CXX": "g++"}
+    )
+    if ran.returncode == 2:
+        pytest.skip(ran.stderr.strip()[-200:])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
