@@ -1,4 +1,4 @@
-"""What the accelerator's files promise beside their results: symbols, and clean runs under the sanitizers."""
+"""What the accelerator promises beside its results: symbols, clean runs under the sanitizers, installing anywhere."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from layer_twin import native, needs_native
 
-NATIVE = Path(__file__).parents[2] / "native" / "cpu"
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "native" / "cpu"
 
 needs_source = pytest.mark.skipif(not NATIVE.is_dir(), reason="no source of the accelerator here")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -56,3 +59,39 @@ def test_kernels_pass_a_short_fuzz_under_the_sanitizers() -> None:
     if ran.returncode == 2:
         pytest.skip(ran.stderr.strip()[-200:])
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def python(code: str, path: str | Path, **variables: str) -> str:
+    """What a fresh interpreter that looks for modules at `path` first prints."""
+    settings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(path), **variables}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.mark.slow
+@needs_source
+@pytest.mark.skipif(find_spec("scikit_build_core") is None, reason="needs scikit-build-core")
+@pytest.mark.skipif(find_spec("pip") is None, reason="needs pip")
+def test_without_a_compiler_it_installs_and_says_what_is_missing(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(NATIVE, source, ignore=shutil.ignore_patterns("build", "_build.py", "*.so"))
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--quiet", "--target", str(tmp_path / "site")]
+    bare = {**os.environ, "PATH": str(tmp_path), "CC": "", "CXX": ""}
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, source], check=True, env=bare)
+    code = (
+        "import mlx_dspark_cpu as m; from mlx_dspark.ops.native import find_native;"
+        "print(m.__file__); print(m.available(), find_native()[0]); print(find_native()[1])"
+    )
+    where, off, why = python(code, f"{tmp_path / 'site'}{os.pathsep}{ROOT}").splitlines()
+    assert Path(where).is_relative_to(tmp_path)
+    assert off == "False None"
+    assert "install g++" in why
+    assert "\n" not in why
+
+
+@needs_native
+def test_plain_code_can_be_asked_for() -> None:
+    code = "import mlx_dspark_cpu as m; print(m.features()['simd'])"
+    site = Path(native.__file__).parents[1]
+    assert python(code, site, MLX_DSPARK_SIMD="portable") == "portable"
+    assert python(code, site, MLX_DSPARK_SIMD="") == native.features()["simd"]

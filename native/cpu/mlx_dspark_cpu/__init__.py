@@ -20,8 +20,8 @@ def _load():
     except ImportError:
         return None, (
             "mlx-dspark-cpu is off: it was installed without its compiled part "
-            "(no C++20 compiler, or the build failed); install g++ 11 or newer and reinstall "
-            "with pip install --force-reinstall --no-cache-dir mlx-dspark-cpu"
+            "(no C++20 compiler, or the build failed); install g++ 11 or newer, then pip install --force-reinstall "
+            "--no-deps --no-cache-dir mlx-dspark-cpu (in a checkout: ./native/cpu); until then mlx's own CPU ops run"
         )
     try:
         mlx_version = importlib.import_module("mlx.core").__version__  # also loads libmlx.so before the extension

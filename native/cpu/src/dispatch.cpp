@@ -1,6 +1,7 @@
 #include "dispatch.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 
 namespace dspark {
@@ -19,7 +20,11 @@ static bool cpu_has_avx2() { return false; }
 
 bool simd_usable(Simd level) { return level == Simd::portable || (simd_built(level) && cpu_has_avx2()); }
 
-static Simd best() { return simd_usable(Simd::avx2) ? Simd::avx2 : Simd::portable; }
+static Simd best() {
+  const char* asked = std::getenv("MLX_DSPARK_SIMD");
+  const bool portable = asked != nullptr && std::strcmp(asked, "portable") == 0;
+  return !portable && simd_usable(Simd::avx2) ? Simd::avx2 : Simd::portable;
+}
 
 static std::atomic<Simd>& current() {
   static std::atomic<Simd> level{best()};

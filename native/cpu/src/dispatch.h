@@ -1,4 +1,5 @@
-// Which instruction set the kernels use. One choice for the process: the best the CPU has, unless set otherwise.
+// Which instruction set the kernels use. One choice for the process: the best the CPU has, or plain
+// C++ if the environment variable MLX_DSPARK_SIMD is "portable", unless set otherwise.
 #pragma once
 
 namespace dspark {
