@@ -29,6 +29,12 @@ inline Floats fma(Floats a, Floats b, Floats c) { return {_mm256_fmadd_ps(a.v, b
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.v, b.v)}; }  // of a NaN and b: b
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.v, b.v)}; }  // of a NaN and b: b
 
+// The first `count` lanes, zeros in the others.
+inline Floats first_lanes(Floats a, int count) {
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return {_mm256_and_ps(a.v, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane)))};
+}
+
 // Column sums of eight vectors p[0], p[stride], ...: lane i is ((a0+a1)+(a2+a3)) + ((a4+a5)+(a6+a7)) of vector i.
 inline Floats sum_each(const Floats* p, size_t stride) {
   const auto pair = [&](size_t i) { return _mm256_hadd_ps(p[i * stride].v, p[(i + 1) * stride].v); };

@@ -86,6 +86,9 @@ inline Floats sum_each(const Floats* p, size_t stride) {
   });
 }
 
+inline Floats first_lanes(Floats a, int count) {
+  return lanes_of<Floats>([&](int i) { return i < count ? a.v[i] : 0.0f; });
+}
 inline Floats four_twice(const float* p) { return lanes_of<Floats>([&](int i) { return p[i / 2]; }); }
 inline Floats two_four_times(const float* p) { return lanes_of<Floats>([&](int i) { return p[i / 4]; }); }
 

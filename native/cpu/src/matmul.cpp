@@ -41,7 +41,7 @@ Weights expert_of(const DsparkMatrix& w, int64_t expert, DsparkActivation activa
     return p == nullptr ? nullptr : static_cast<const uint8_t*>(p) + expert * w.out * bytes;
   };
   const int64_t values = row_bytes(w), scales = scale_row_bytes(w);
-  return {w.format, w.type, w.group, activation, w.in, (w.in + block_size(w) - 1) / block_size(w),
+  return {w.format, w.type, w.group, activation, w.out, w.in, (w.in + block_size(w) - 1) / block_size(w),
           at(w.values, values), at(w.scales, scales), at(w.biases, scales), values, scales, w.alpha};
 }
 

@@ -45,6 +45,13 @@ inline Floats load_some(const uint8_t* p, int64_t count) {
   return load_as<type>(padded);
 }
 
+// The first `count` of what lies at `p`, zeros in the other lanes; `readable` elements may be read there.
+template <DsparkType type>
+inline Floats load_first(const uint8_t* p, int64_t count, int64_t readable) {
+  if (count < 8 && readable >= 8) return first_lanes(load_as<type>(p), count < 0 ? 0 : static_cast<int>(count));
+  return load_some<type>(p, count);
+}
+
 // What will be needed `distance` bytes further on, if there is so much.
 inline void prefetch_ahead(const uint8_t* p, int64_t distance) {
   prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance)));
@@ -54,10 +61,13 @@ using SpanScales = float[band][span_scales];
 
 // Scales (or biases) of blocks [from, from + blocks) of some columns as floats, zeros up to a multiple of 8.
 template <int per_block, DsparkType type>
-inline void load_columns(const Weights& w, const uint8_t* row, int columns, int64_t from, int blocks, SpanScales& out) {
+inline void load_columns(const Weights& w, const uint8_t* all, int64_t column, int columns, int64_t from, int blocks,
+                         SpanScales& out) {
   constexpr int64_t size = type == DSPARK_F32 ? 4 : 2;
   const int64_t first = from * per_block, held = w.in / w.group;
-  for (int c = 0; c < columns; ++c, row += w.scale_bytes) {
+  const uint8_t* row = all + column * w.scale_bytes;
+  int64_t readable = (w.out - column) * held;
+  for (int c = 0; c < columns; ++c, row += w.scale_bytes, readable -= held) {
     for (int i = 0; i < blocks * per_block; i += 64 / size) {
       prefetch_ahead(row + (first + i) * size, band * w.scale_bytes);
     }
@@ -68,7 +78,7 @@ inline void load_columns(const Weights& w, const uint8_t* row, int columns, int6
         store(few, load_some<type>(row + place / 2 * size, held - place / 2 < 4 ? held - place / 2 : 4));
         store(out[c] + i, four_twice(few));
       } else {
-        store(out[c] + i, load_some<type>(row + place * size, held - place));
+        store(out[c] + i, load_first<type>(row + place * size, held - place, readable - place));
       }
     }
   }
@@ -77,10 +87,9 @@ inline void load_columns(const Weights& w, const uint8_t* row, int columns, int6
 template <int per_block>
 inline void load_columns(const Weights& w, const uint8_t* all, int64_t column, int columns, int64_t from, int blocks,
                          SpanScales& out) {
-  const uint8_t* row = all + column * w.scale_bytes;
-  if (w.type == DSPARK_F32) return load_columns<per_block, DSPARK_F32>(w, row, columns, from, blocks, out);
-  if (w.type == DSPARK_F16) return load_columns<per_block, DSPARK_F16>(w, row, columns, from, blocks, out);
-  load_columns<per_block, DSPARK_BF16>(w, row, columns, from, blocks, out);
+  if (w.type == DSPARK_F32) return load_columns<per_block, DSPARK_F32>(w, all, column, columns, from, blocks, out);
+  if (w.type == DSPARK_F16) return load_columns<per_block, DSPARK_F16>(w, all, column, columns, from, blocks, out);
+  load_columns<per_block, DSPARK_BF16>(w, all, column, columns, from, blocks, out);
 }
 
 // The same for NVFP4; `unit` is what the kernel's codes are multiples of.

@@ -13,6 +13,7 @@ struct Weights {
   DsparkType type;
   int group;
   DsparkActivation activation;
+  int64_t out;
   int64_t in;
   int64_t blocks;
   const uint8_t* values;
