@@ -48,6 +48,16 @@ def assert_same_bits(a: mx.array, b: mx.array, what: str = "") -> None:
     np.testing.assert_array_equal(bits(a), bits(b), err_msg=what)
 
 
+def usable_here(simd: str) -> bool:
+    """Has this CPU the instruction set?"""
+    try:
+        native.set_simd(simd)
+    except ValueError:
+        return False
+    native.set_simd("auto")
+    return True
+
+
 @contextmanager
 def using(simd: str, threads: int) -> Iterator[None]:
     native.set_simd(simd)

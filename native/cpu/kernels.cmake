@@ -4,6 +4,8 @@ set(KERNEL_SOURCES
   matmul.cpp matmul_nonfinite.cpp matmul_portable.cpp
   layers.cpp layers_portable.cpp)
 set(AVX2_SOURCES)
+set(AVX512_SOURCES)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(AVX2_SOURCES matmul_avx2.cpp layers_avx2.cpp)
+  set(AVX512_SOURCES matmul_avx512.cpp)
 endif()

@@ -38,12 +38,14 @@ def test_extension_exports_its_entry_alone() -> None:
 @needs_source
 @needs_compiler
 @needs_nm
-@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="AVX2 code is for x86-64")
-@pytest.mark.parametrize("name", ["matmul_avx2", "layers_avx2"])
-def test_avx2_files_leave_no_function_for_the_linker_to_pick(name: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="such code is for x86-64")
+@pytest.mark.parametrize("name", ["matmul_avx2", "layers_avx2", "matmul_avx512"])
+def test_files_of_an_instruction_set_leave_no_function_for_the_linker_to_pick(name: str, tmp_path: Path) -> None:
     """Without optimisation every inline function is emitted, so one that could stand in for portable code shows."""
     made = tmp_path / f"{name}.o"
     flags = ["-std=c++20", "-O0", "-mavx2", "-mfma", "-mf16c", "-Wno-psabi"]
+    if name.endswith("avx512"):
+        flags += [f"-mavx512{part}" for part in ("f", "vl", "bw", "dq", "vnni")]
     subprocess.run(["g++", *flags, "-c", NATIVE / "src" / f"{name}.cpp", "-o", made], check=True)
     assert [n for kind, n in symbols(made, "--extern-only") if kind != "V"] == [f"_ZN6dspark{len(name)}{name}E"]
 

@@ -119,7 +119,7 @@ void mix(uint64_t value) { checksum = (checksum ^ value) * 1099511628211u; }
 void compare(const char* name, const Outputs& outputs, const std::function<size_t()>& scratch,
              const std::function<void(void*)>& run) {
   std::vector<std::vector<uint32_t>> first;
-  for (const char* simd : {"portable", "avx2"}) {
+  for (const char* simd : {"portable", "avx2", "avx512"}) {
     if (!set_simd(simd)) continue;
     for (int threads : {1, 3}) {
       set_threads(threads);

@@ -3,50 +3,66 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 namespace dspark {
+namespace {
+
+constexpr const char* names[] = {"portable", "avx2", "avx512"};  // by Simd
 
 #if defined(__x86_64__)
-bool simd_built(Simd) { return true; }
+constexpr bool x86 = true;
 
-static bool cpu_has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+bool cpu_has(Simd level) {
+  if (level == Simd::portable) return true;
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (level == Simd::avx2) return avx2;
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
 }
 #else
-bool simd_built(Simd level) { return level == Simd::portable; }
+constexpr bool x86 = false;
 
-static bool cpu_has_avx2() { return false; }
+bool cpu_has(Simd level) { return level == Simd::portable; }
 #endif
 
-bool simd_usable(Simd level) { return level == Simd::portable || (simd_built(level) && cpu_has_avx2()); }
-
-static Simd best() {
+Simd best() {
   const char* asked = std::getenv("MLX_DSPARK_SIMD");
-  const bool portable = asked != nullptr && std::strcmp(asked, "portable") == 0;
-  return !portable && simd_usable(Simd::avx2) ? Simd::avx2 : Simd::portable;
+  Simd found = Simd::portable;
+  for (Simd level : {Simd::avx2, Simd::avx512}) {
+    if (asked != nullptr && std::strcmp(asked, simd_name(found)) == 0) break;
+    if (cpu_has(level)) found = level;
+  }
+  return found;
 }
 
-static std::atomic<Simd>& current() {
+std::atomic<Simd>& current() {
   static std::atomic<Simd> level{best()};
   return level;
 }
 
+}  // namespace
+
+bool simd_built(Simd level) { return x86 || level == Simd::portable; }
+
 Simd simd() { return current().load(std::memory_order_relaxed); }
 
 bool set_simd(const char* name) {
-  Simd wanted = best();
-  if (std::strcmp(name, "portable") == 0) {
-    wanted = Simd::portable;
-  } else if (std::strcmp(name, "avx2") == 0) {
-    wanted = Simd::avx2;
-  } else if (std::strcmp(name, "auto") != 0) {
-    return false;
+  if (std::strcmp(name, "auto") == 0) {
+    current().store(best(), std::memory_order_relaxed);
+    return true;
   }
-  if (!simd_usable(wanted)) return false;
-  current().store(wanted, std::memory_order_relaxed);
-  return true;
+  for (size_t i = 0; i < std::size(names); ++i) {
+    const Simd level = static_cast<Simd>(i);
+    if (std::strcmp(name, names[i]) != 0 || !cpu_has(level)) continue;
+    current().store(level, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
 }
 
-const char* simd_name(Simd level) { return level == Simd::avx2 ? "avx2" : "portable"; }
+const char* simd_name(Simd level) { return names[static_cast<int>(level)]; }
 
 }  // namespace dspark

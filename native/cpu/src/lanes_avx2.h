@@ -1,4 +1,4 @@
-// Eight float lanes and their integer companions, for AVX2, FMA and F16C. lanes_portable.h has the same names in plain
+// Eight float lanes and their integer companions, for AVX2, FMA and F16C; a few go better where AVX-512 may be used. lanes_portable.h has the same names in plain
 // C++ with the same bits. Everything sits in an unnamed namespace and nothing from the standard library is used, so a
 // file compiled for AVX2 leaves no function behind that the linker could pick for another CPU.
 #pragma once
@@ -12,7 +12,11 @@
 
 namespace {
 
-constexpr int registers = 16;  // vectors that a kernel's tile may fill
+#if defined(__AVX512VNNI__)
+constexpr int registers = 32;  // vectors that a kernel's tile may fill
+#else
+constexpr int registers = 16;
+#endif
 
 struct Floats { __m256 v; };     // 8 x float
 struct Integers { __m256i v; };  // 8 x int32
@@ -145,6 +149,39 @@ inline Shorts shift_right(Shorts a, int bits) { return {_mm256_srli_epi16(a.v, b
 inline Shorts shift_left(Shorts a, int bits) { return {_mm256_slli_epi16(a.v, bits)}; }
 // Lane i is a[2i] b[2i] + a[2i+1] b[2i+1].
 inline Integers multiply_pairs(Shorts a, Shorts b) { return {_mm256_madd_epi16(a.v, b.v)}; }
+
+// Lane i is the sum of multiply_pairs(a[j], b[16 j ..]) over j < 4.
+inline Integers multiply_four(const Shorts* a, const int16_t* b) {
+#if defined(__AVX512VNNI__)
+  const __m256i first = _mm256_madd_epi16(a[0].v, load_shorts(b).v), last = _mm256_madd_epi16(a[2].v, load_shorts(b + 32).v);
+  return {_mm256_add_epi32(_mm256_dpwssd_epi32(first, a[1].v, load_shorts(b + 16).v),
+                           _mm256_dpwssd_epi32(last, a[3].v, load_shorts(b + 48).v))};
+#else
+  return add(add(multiply_pairs(a[0], load_shorts(b)), multiply_pairs(a[1], load_shorts(b + 16))),
+             add(multiply_pairs(a[2], load_shorts(b + 32)), multiply_pairs(a[3], load_shorts(b + 48))));
+#endif
+}
+
+// Sixteen lanes: low and high of eight.
+#if defined(__AVX512VNNI__)
+struct Wide { __m512 v; };
+
+inline Wide join(Floats low, Floats high) {
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(low.v), high.v, 1)};
+}
+inline Wide load_wide(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Wide fma(Wide a, Wide b, Wide c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Floats low_of(Wide a) { return {_mm512_castps512_ps256(a.v)}; }
+inline Floats high_of(Wide a) { return {_mm512_extractf32x8_ps(a.v, 1)}; }
+#else
+struct Wide { Floats low, high; };
+
+inline Wide join(Floats low, Floats high) { return {low, high}; }
+inline Wide load_wide(const float* p) { return {load(p), load(p + 8)}; }
+inline Wide fma(Wide a, Wide b, Wide c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
+inline Floats low_of(Wide a) { return a.low; }
+inline Floats high_of(Wide a) { return a.high; }
+#endif
 
 // Two 16-byte pieces in one vector.
 inline __m256i join(const uint8_t* low, const uint8_t* high) {

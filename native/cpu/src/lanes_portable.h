@@ -191,6 +191,18 @@ inline Integers multiply_pairs(Shorts a, Shorts b) {
   return lanes_of<Integers>(
       [&](int i) { return a.v[2 * i] * b.v[2 * i] + a.v[2 * i + 1] * b.v[2 * i + 1]; });
 }
+inline Integers multiply_four(const Shorts* a, const int16_t* b) {
+  return add(add(multiply_pairs(a[0], load_shorts(b)), multiply_pairs(a[1], load_shorts(b + 16))),
+             add(multiply_pairs(a[2], load_shorts(b + 32)), multiply_pairs(a[3], load_shorts(b + 48))));
+}
+
+struct Wide { Floats low, high; };
+inline Wide join(Floats low, Floats high) { return {low, high}; }
+inline Wide load_wide(const float* p) { return {load(p), load(p + 8)}; }
+inline Wide fma(Wide a, Wide b, Wide c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
+inline Floats low_of(Wide a) { return a.low; }
+inline Floats high_of(Wide a) { return a.high; }
+
 
 template <typename Lanes>
 inline Lanes join(const uint8_t* low, const uint8_t* high) {

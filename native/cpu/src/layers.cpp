@@ -17,7 +17,7 @@ namespace {
 
 const LayerKernels& kernels() {
 #if defined(__x86_64__)
-  if (simd() == Simd::avx2) return layers_avx2;
+  if (simd() != Simd::portable) return layers_avx2;
 #endif
   return layers_portable;
 }

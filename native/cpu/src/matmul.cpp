@@ -17,6 +17,7 @@ constexpr int64_t product_slab = 1024, experts_slab = 512;
 
 const MatmulKernels& kernels() {
 #if defined(__x86_64__)
+  if (simd() == Simd::avx512) return matmul_avx512;
   if (simd() == Simd::avx2) return matmul_avx2;
 #endif
   return matmul_portable;

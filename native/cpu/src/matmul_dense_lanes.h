@@ -13,9 +13,9 @@ constexpr int dense_block = 16;
 constexpr int dense_chunk(int rows) { return 256 / rows; }
 
 template <DsparkType type>
-inline Floats load_half(const uint8_t* p, int half) {
-  if constexpr (type == DSPARK_BF16) return half == 0 ? load_bf16_even(p) : load_bf16_odd(p);
-  return load_as<type>(p + half * 8 * static_cast<int>(dspark_type_size(type)));
+inline Wide load_weights(const uint8_t* p) {
+  if constexpr (type == DSPARK_BF16) return join(load_bf16_even(p), load_bf16_odd(p));
+  return join(load_as<type>(p), load_as<type>(p + 8 * static_cast<int>(dspark_type_size(type))));
 }
 
 // Sums of the low and of the high 8 lanes, [columns * rows].
@@ -26,17 +26,13 @@ struct DenseSums {
 
 template <int rows, int columns>
 struct DenseTile {
-  Floats lanes[2][columns][rows];
+  Wide lanes[columns][rows];
 
   template <DsparkType type>
   __attribute__((always_inline)) void step(const uint8_t* weights, int64_t value_bytes, const float* x) {
-    unrolled<2>([&]<int half>() {
-      unrolled<columns>([&]<int c>() {
-        const Floats v = load_half<type>(weights + c * value_bytes, half);
-        unrolled<rows>([&]<int m>() {
-          lanes[half][c][m] = fma(v, load(x + m * dense_block + 8 * half), lanes[half][c][m]);
-        });
-      });
+    unrolled<columns>([&]<int c>() {
+      const Wide v = load_weights<type>(weights + c * value_bytes);
+      unrolled<rows>([&]<int m>() { lanes[c][m] = fma(v, load_wide(x + m * dense_block), lanes[c][m]); });
     });
   }
 };
@@ -47,8 +43,8 @@ __attribute__((noinline)) void dense_columns(const Weights& w, const Tile& tile,
   constexpr int64_t bytes = dense_block * static_cast<int64_t>(dspark_type_size(type));
   DenseTile<rows, columns> work;
   unrolled<columns * rows>([&]<int i>() {
-    work.lanes[0][i / rows][i % rows] = from == 0 ? splat(0.0f) : sums.low[i];
-    work.lanes[1][i / rows][i % rows] = from == 0 ? splat(0.0f) : sums.high[i];
+    const Floats zero = splat(0.0f);
+    work.lanes[i / rows][i % rows] = from == 0 ? join(zero, zero) : join(sums.low[i], sums.high[i]);
   });
   const uint8_t* weights = w.values + column * w.value_bytes + from * bytes;
   const float* x = static_cast<const float*>(tile.values) + from * rows * dense_block;
@@ -66,13 +62,16 @@ __attribute__((noinline)) void dense_columns(const Weights& w, const Tile& tile,
     work.template step<type>(padded[0], bytes, x);
   }
   unrolled<columns * rows>([&]<int i>() {
-    sums.low[i] = work.lanes[0][i / rows][i % rows];
-    sums.high[i] = work.lanes[1][i / rows][i % rows];
+    sums.low[i] = low_of(work.lanes[i / rows][i % rows]);
+    sums.high[i] = high_of(work.lanes[i / rows][i % rows]);
   });
 }
 
 // Columns a step: enough independent chains to hide the latency of a multiply-add, few enough to stay in registers.
-constexpr int dense_width(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+constexpr int dense_width(int rows) {
+  if (registers == 32) return rows == 1 ? 8 : rows == 2 ? 4 : rows <= 4 ? 2 : 1;
+  return rows == 1 ? 4 : rows == 2 ? 2 : 1;
+}
 
 template <DsparkType type, int rows>
 void dense_band(const Weights& w, const Layout& layout, const Tile& tile, int64_t column, int columns, Floats* sums) {

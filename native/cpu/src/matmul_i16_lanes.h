@@ -71,9 +71,7 @@ struct I16Kernel {
         if constexpr (per_block == 2) s = two_four_times(span.scales + c * span_scales + 2 * b);
         unrolled<rows>([&]<int m>() {
           const int16_t* y = x + 64 * m;
-          const Integers total =
-              add(add(multiply_pairs(q[0], load_shorts(y)), multiply_pairs(q[1], load_shorts(y + 16))),
-                  add(multiply_pairs(q[2], load_shorts(y + 32)), multiply_pairs(q[3], load_shorts(y + 48))));
+          const Integers total = multiply_four(q, y);
           if constexpr (per_block == 1) {
             local[c][m] = fma(to_floats(total), broadcast(scaled[c][m] + b), local[c][m]);
           } else {

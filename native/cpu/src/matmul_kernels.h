@@ -73,7 +73,7 @@ struct MatmulKernels {
                        DsparkType type, int64_t first, int64_t last);
 };
 
-extern const MatmulKernels matmul_portable, matmul_avx2;
+extern const MatmulKernels matmul_portable, matmul_avx2, matmul_avx512;
 
 // y[c] += the product of the blocks of `x` that hold NaN or infinity with row column + c of the matrix, for c < count;
 // in plain float32, in order. Slow, and compiled once, so every instruction set has its bits.

@@ -8,8 +8,8 @@
 
 namespace {
 
-constexpr int i16_rows = registers == 16 ? 8 : 4;
-constexpr int float_rows = registers == 16 ? 6 : 4;
+constexpr int i16_rows = registers >= 16 ? 8 : 4;
+constexpr int float_rows = registers == 32 ? 8 : registers == 16 ? 6 : 4;
 
 // Calls f.template operator()<rows>() with `rows` the number of rows wanted.
 template <int rows, typename Call>
