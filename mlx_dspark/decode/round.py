@@ -115,7 +115,7 @@ def _propose(sessions: Sequence[Session]) -> list[DraftBlock]:
     blocks: dict[int, DraftBlock] = {}
     for drafter, members in groups.values():
         requests = [
-            DraftRequest(s.draft_state, s.anchor, s.position, s.drafts_wanted(), s.sampler.pick)
+            DraftRequest(s.draft_state, s.anchor, s.position, s.drafts_wanted(), s.sampler.pick, s.sampler.plain)
             for s in (sessions[i] for i in members)
         ]
         blocks.update(zip(members, drafter.propose(requests), strict=True))

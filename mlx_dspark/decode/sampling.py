@@ -36,6 +36,11 @@ class Sampler:
         self._choose = _likeliest if params.greedy else _keyed(params.seed)
         self._rule = self._row_by_row if self._steps or not params.greedy else _plain
 
+    @property
+    def plain(self) -> bool:
+        """Is a pick the likeliest token and nothing else?"""
+        return self._rule is _plain
+
     def pick(self, logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
         """Ids [R] for logits [R, V]: row r predicts the token at `position` + r.
 

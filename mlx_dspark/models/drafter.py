@@ -28,13 +28,17 @@ class DraftBlock:
 
 @dataclass(frozen=True, eq=False)
 class DraftRequest:
-    """`count` drafts after `anchor`, which stands at absolute `position` and is not yet consumed by the target."""
+    """`count` drafts after `anchor`, which stands at absolute `position` and is not yet consumed by the target.
+
+    `greedy` says that `pick` is the likeliest token and nothing else.
+    """
 
     state: Any
     anchor: int
     position: int
     count: int
     pick: Pick
+    greedy: bool = False
 
 
 class Drafter(Protocol):

@@ -17,6 +17,7 @@ from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
 from mlx_dspark.ops.attention import AttentionForm
 from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
+from mlx_dspark.ops.markov import MarkovWalk
 from mlx_dspark.ops.rows import together
 
 SLACK = 256
@@ -149,8 +150,7 @@ class DSpark:
     hidden_norm: mx.array
     norm: mx.array
     layers: list[DraftLayer]
-    markov_in: Embedding
-    markov_out: Linear
+    markov: MarkovWalk
     head: Linear
     name: str = field(default="dspark")
 
@@ -179,7 +179,8 @@ class DSpark:
         if c.confidence_head:
             weights.ignore("confidence_head.")
         weights.finish()
-        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov_in, markov_out, head)
+        markov = weights.kernels.markov(markov_in, markov_out, weights.dtype)
+        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov, head)
 
     def new_state(self) -> DSparkState:
         c = self.config
@@ -241,14 +242,8 @@ class DSpark:
 
     def _walk(self, request: DraftRequest, logits: mx.array) -> mx.array:
         """Left to right: each draft is picked from its logits plus the bias of the token before it."""
-        drafts: list[mx.array] = []
-        previous = mx.array([request.anchor], mx.int32)
-        for i in range(logits.shape[0]):
-            row = logits[i : i + 1] + self.markov_out(self.markov_in(previous).astype(self.dtype)).astype(mx.float32)
-            pending = mx.concatenate(drafts) if drafts else None
-            previous = request.pick(row, request.position + 1 + i, pending).astype(mx.int32)
-            drafts.append(previous)
-        return mx.concatenate(drafts)
+        choose = None if request.greedy else lambda row, i, before: request.pick(row, request.position + 1 + i, before)
+        return self.markov(logits, request.anchor, choose)
 
 
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:

@@ -13,8 +13,9 @@ import mlx.core as mx
 
 from mlx_dspark.ops import attention, moe, norm
 from mlx_dspark.ops.attention import AttentionForm
-from mlx_dspark.ops.linear import DenseLinear, Linear, QuantizedLinear, QuantizedWeight
+from mlx_dspark.ops.linear import DenseLinear, Embedding, Linear, QuantizedLinear, QuantizedWeight
 from mlx_dspark.ops.mamba import MambaOp, MambaWeights, WalkedMamba
+from mlx_dspark.ops.markov import MarkovWalk, StockMarkovWalk
 from mlx_dspark.ops.moe import DenseExperts, Experts, QuantizedExperts, Routing, relu2
 from mlx_dspark.ops.rows import Rows
 from mlx_dspark.ops.ssm import Walk, walk
@@ -59,6 +60,9 @@ class Kernels(Protocol):
 
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         """silu(gate) * up."""
+
+    def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
+        """As `markov.StockMarkovWalk`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +126,9 @@ class StockKernels:
 
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         return norm.silu(gate) * up
+
+    def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
+        return StockMarkovWalk(markov_in, markov_out, dtype)
 
 
 STOCK = StockKernels()

@@ -15,8 +15,9 @@ import mlx.core as mx
 
 from mlx_dspark.ops.attention import AttentionForm
 from mlx_dspark.ops.kernels import STOCK, ExpertMlp, Matrix
-from mlx_dspark.ops.linear import Linear, QuantizedWeight
+from mlx_dspark.ops.linear import DenseEmbedding, Embedding, Linear, QuantizedWeight
 from mlx_dspark.ops.mamba import MambaBlock, MambaOp, MambaWeights
+from mlx_dspark.ops.markov import Choose, MarkovWalk
 from mlx_dspark.ops.moe import Routing
 from mlx_dspark.ops.rows import Rows
 
@@ -151,6 +152,22 @@ class NativeMamba:
 
 
 @dataclass(frozen=True, eq=False)
+class NativeMarkovWalk:
+    """A greedy walk in one primitive; `stock` where picking is more than the likeliest token."""
+
+    module: Any
+    markov_in: mx.array
+    markov_out: mx.array
+    stock: MarkovWalk
+
+    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> mx.array:
+        if choose is not None:
+            return self.stock(logits, anchor, choose)
+        drafts: mx.array = self.module.markov_walk(logits, anchor, self.markov_in, self.markov_out)
+        return drafts
+
+
+@dataclass(frozen=True, eq=False)
 class NativeKernels:
     """`module` is mlx_dspark_cpu."""
 
@@ -200,3 +217,9 @@ class NativeKernels:
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         y: mx.array = self.module.swiglu(gate, up)
         return y
+
+    def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
+        stock, out = STOCK.markov(markov_in, markov_out, dtype), _bare(markov_out)
+        if not isinstance(markov_in, DenseEmbedding) or markov_in.weight.dtype == mx.float16:
+            return stock
+        return NativeMarkovWalk(self.module, markov_in.weight, out, stock) if isinstance(out, mx.array) else stock

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fuzz.h"
+#include "markov.h"
 #include "matmul.h"
 
 namespace {
@@ -185,6 +186,22 @@ void fuzz_layers_of(bool routed) {
 void fuzz_moe() { fuzz_layers_of(true); }
 void fuzz_mlp() { fuzz_layers_of(false); }
 
+void fuzz_markov() {
+  Buffers b;
+  Outputs outputs;
+  MarkovWalk job{};
+  job.rows = between(1, 8), job.vocab = between(1, 300), job.rank = between(1, 70);
+  job.logits = b.floats(job.rows * job.vocab), job.in_type = chance(2) ? DSPARK_F32 : DSPARK_BF16;
+  job.in = b.tensor(job.vocab * job.rank, job.in_type).data;
+  job.out = matrix(b, DSPARK_DENSE, 0, 1, job.vocab, job.rank), job.first = between(0, static_cast<int>(job.vocab) - 1);
+  job.picks = static_cast<int32_t*>(output(b, outputs, static_cast<size_t>(job.rows), DSPARK_F32).data);
+  compare("markov", outputs, [&] { return markov_walk_scratch_bytes(job); },
+          [&](void* memory) { markov_walk(job, memory); });
+  for (int64_t i = 0; i < job.rows; ++i) {
+    if (job.picks[i] < 0 || job.picks[i] >= job.vocab) differs("markov", "a pick out of range");
+  }
+}
+
 // An id out of range is refused, wherever it stands and however far out it is.
 void fuzz_bad_ids() {
   Buffers b;
@@ -213,5 +230,5 @@ void fuzz_bad_ids() {
 }  // namespace
 
 int main(int count, char** words) {
-  return fuzz_main(count, words, {fuzz_product, fuzz_product, fuzz_gather, fuzz_moe, fuzz_mlp, fuzz_bad_ids});
+  return fuzz_main(count, words, {fuzz_product, fuzz_product, fuzz_gather, fuzz_moe, fuzz_mlp, fuzz_markov, fuzz_bad_ids});
 }

@@ -16,6 +16,7 @@ using namespace nb::literals;
 
 void bind_matmul(nb::module_& m);
 void bind_layers(nb::module_& m);
+void bind_markov(nb::module_& m);
 
 namespace {
 
@@ -60,4 +61,5 @@ NB_MODULE(_ext, m) {
   m.def("_pool_probe", &pool_probe, "tasks"_a, "nested"_a = false, nb::call_guard<nb::gil_scoped_release>());
   bind_matmul(m);
   bind_layers(m);
+  bind_markov(m);
 }
