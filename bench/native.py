@@ -1,6 +1,6 @@
 """The accelerator against mlx-lm and against mlx's own ops: decoding, verifying and prefill, alternating in one run.
 
-    python bench/native.py [--runs 7] [--prefill 2048] [--context 64] [--threads N] [--slow-runs 2]
+    python bench/native.py [--runs 7] [--prefill 2048] [--context 64] [--threads N] [--slow-runs 2] [--targets random]
 
 Two targets, both 4-bit: the embedded one and a random nemotron_h (hidden 512, 16 layers, 16 experts of which 4 a token).
 Prints milliseconds (medians) of one decoding step and of a verify of k rows, ratios to mlx-lm as it comes, prefill
@@ -196,6 +196,7 @@ def main() -> int:
     parser.add_argument("--prefill", type=int, default=2048)
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--threads", type=int, help="threads of the accelerator (default: all it may use)")
+    parser.add_argument("--targets", nargs="*", default=["embedded", "random"], choices=["embedded", "random"])
     args = parser.parse_args()
     native, sentence = find_native()
     if native is None:
@@ -203,9 +204,12 @@ def main() -> int:
     if args.threads:
         native.module.set_threads(args.threads)
     print(sentence, f"load {os.getloadavg()[0]:.1f}", sep="; ")
-    results = {"embedded": measure("embedded", DEMO, mlx_lm_model({}, DEMO), native, args)}
-    with tempfile.TemporaryDirectory() as scratch:
-        results["random"] = measure("random", Path(scratch), write_random(Path(scratch)), native, args)
+    results = {}
+    if "embedded" in args.targets:
+        results["embedded"] = measure("embedded", DEMO, mlx_lm_model({}, DEMO), native, args)
+    if "random" in args.targets:
+        with tempfile.TemporaryDirectory() as scratch:
+            results["random"] = measure("random", Path(scratch), write_random(Path(scratch)), native, args)
     wrong = {name: found["wrong"] for name, found in results.items() if "wrong" in found}
     load = os.getloadavg()[0]
     print(json.dumps({"bench": "native", "status": sentence, "load": load, "results": results}))

@@ -18,7 +18,7 @@ inline Wide load_weights(const uint8_t* p) {
   return join(load_as<type>(p), load_as<type>(p + 8 * static_cast<int>(dspark_type_size(type))));
 }
 
-// Sums of the low and of the high 8 lanes, [columns * rows].
+// Sums of the low and of the high 8 lanes, [columns * rows]; after the last block `low` holds both.
 struct DenseSums {
   Floats* low;
   Floats* high;
@@ -49,6 +49,7 @@ __attribute__((noinline)) void dense_columns(const Weights& w, const Tile& tile,
   const uint8_t* weights = w.values + column * w.value_bytes + from * bytes;
   const float* x = static_cast<const float*>(tile.values) + from * rows * dense_block;
   const int64_t ahead = blocks == w.blocks ? 3072 : w.value_bytes;
+  const bool last = from + blocks == w.blocks;
   const int64_t left = w.in / dense_block - from;
   const int whole = static_cast<int>(left < blocks ? left : blocks);
   for (int b = 0; b < whole; ++b, weights += bytes, x += rows * dense_block) {
@@ -62,14 +63,15 @@ __attribute__((noinline)) void dense_columns(const Weights& w, const Tile& tile,
     work.template step<type>(padded[0], bytes, x);
   }
   unrolled<columns * rows>([&]<int i>() {
-    sums.low[i] = low_of(work.lanes[i / rows][i % rows]);
-    sums.high[i] = high_of(work.lanes[i / rows][i % rows]);
+    const Floats low = low_of(work.lanes[i / rows][i % rows]), high = high_of(work.lanes[i / rows][i % rows]);
+    sums.low[i] = last ? add(low, high) : low;
+    if (!last) sums.high[i] = high;
   });
 }
 
 // Columns a step: enough independent chains to hide the latency of a multiply-add, few enough to stay in registers.
 constexpr int dense_width(int rows) {
-  if (registers == 32) return rows == 1 ? 8 : rows == 2 ? 4 : rows <= 4 ? 2 : 1;
+  if (registers == 32) return rows == 1 ? 8 : rows == 2 ? 4 : 2;
   return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 }
 
@@ -89,7 +91,6 @@ void dense_band(const Weights& w, const Layout& layout, const Tile& tile, int64_
       }
     }
   }
-  for (int i = 0; i < columns * rows; ++i) sums[i] = add(sums[i], high[i]);
 }
 
 }  // namespace
