@@ -27,6 +27,7 @@ from mlx_dspark.ops.choose import choose_kernels, on_cpu
 from mlx_dspark.ops.kernels import Kernels
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+SMALL_DRAFTER = 1024  # hidden units
 Say = Callable[[str], None]
 
 
@@ -125,12 +126,17 @@ def _target(folder: Path, config: TargetConfig, options: LoadOptions, kernels: K
     return target
 
 
+def _drafter_bits(config: DrafterConfig) -> int:
+    """4 bits where reading the weights is what costs; a small drafter sits in a CPU's caches as it is."""
+    return 0 if on_cpu() and config.hidden_size < SMALL_DRAFTER else 4
+
+
 def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | None, target: NemotronH) -> Drafter:
     parts: list[Drafter] = []
     if options.lookup_drafts or options.mode == "lookup":
         parts.append(Lookup())
     if folder and config:
-        bits = options.drafter_bits if options.drafter_bits is not None else 0 if on_cpu() else 4
+        bits = _drafter_bits(config) if options.drafter_bits is None else options.drafter_bits
         weights = Weights.with_nvfp4(folder, config.quantization, target.dtype, target.kernels)
         parts.append(DSpark.load(config, weights, target.head, bits))
     if len(parts) > 1:

@@ -28,7 +28,7 @@ class LoadOptions:
     lookup_drafts: bool = option(False, "Also draft by copying n-grams from the context where one matches.")
     drafter_bits: int | None = option(
         None,
-        "Hold the drafter's matrices in 4 or 8 bits, or 0 as stored (default: 4 on a GPU, 0 on a CPU).",
+        "Hold the drafter's matrices in 4 or 8 bits, or 0 as stored (default: 4, on a CPU 0 below 1,024 hidden units).",
         low=0,
         high=8,
     )
