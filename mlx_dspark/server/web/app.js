@@ -18,7 +18,7 @@ function view() {
     if (link.dataset.view === chosen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  byId(`${chosen}-prompt`).focus({ preventScroll: true });
+  if (matchMedia("(hover: hover)").matches) byId(`${chosen}-prompt`).focus({ preventScroll: true }); // no keyboard on phones
 }
 
 /** An error a view met: a missing key is asked for. */

@@ -23,13 +23,20 @@ export class TokenText {
     }
   }
 
+  /** A piece within one line. White space that a line begins with stays uncoloured. */
   write(part, origin) {
+    const space = this.line.trim() ? "" : part.match(/^\s*/)[0];
+    if (space) this.append(space, "plain");
+    if (space !== part) this.append(part.slice(space.length), origin);
+  }
+
+  append(text, origin) {
     const span = document.createElement("span");
     span.className = origin;
-    span.textContent = part;
-    this.line += part;
+    span.textContent = text;
+    this.line += text;
     this.spans.push(span);
-    if (this.block || part.trim()) {
+    if (this.block || text.trim()) {
       this.block ??= this.newBlock();
       this.block.append(span);
     } else {
