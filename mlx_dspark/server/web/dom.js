@@ -5,7 +5,7 @@
 const SAMPLES = [
   "Write a Python function for the n-th Fibonacci number.",
   "There are 3 tickets in each jar. How many tickets are there in 6 jars?",
-  "Give me an example sentence with the word river.",
+  "Give me a sentence with the word river.",
 ];
 
 /** Say something to screen readers, which do not read along with the stream. */
