@@ -81,16 +81,24 @@ class Wire:
                 assert "error" not in reply, f"{method}: {reply['error']}"
                 return reply["result"]
             if (tab := self.tabs.get(reply.get("sessionId", ""))) and "method" in reply:
-                tab.events.append((reply["method"], reply["params"]))
+                tab.take(reply["method"], reply["params"])
+
+    def post(self, method: str, session: str, **params: Any) -> None:
+        """A command whose result nobody waits for."""
+        self._last += 1
+        self._socket.send(json.dumps({"id": self._last, "method": method, "params": params, "sessionId": session}))
 
 
 class Tab:
-    """A page. `width`, `height` in CSS pixels; `dark` is what the reader's system prefers."""
+    """A page. `width`, `height` in CSS pixels; `dark` is what the reader's system prefers; `password` is their answer
+    where the browser asks for one."""
 
     def __init__(
-        self, wire: Wire, session: str, context: str, *, width: int = 1280, height: int = 800, dark: bool = False
-    ):
+        self, wire: Wire, session: str, context: str, *, width: int = 1280, height: int = 800, dark: bool = False,
+        password: str | None = None,
+    ):  # fmt: skip
         self._wire, self._session, self._context = wire, session, context
+        self._password = password
         self.events: list[tuple[str, dict[str, Any]]] = []
         wire.tabs[session] = self
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -100,6 +108,19 @@ class Tab:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        if password is not None:
+            self.call("Fetch.enable", handleAuthRequests=True)
+
+    def take(self, event: str, params: dict[str, Any]) -> None:
+        """Keep an event; let requests through and answer questions for a password."""
+        self.events.append((event, params))
+        if event == "Fetch.requestPaused":
+            self._wire.post("Fetch.continueRequest", self._session, requestId=params["requestId"])
+        elif event == "Fetch.authRequired":
+            answer = {"response": "ProvideCredentials", "username": "reader", "password": self._password}
+            self._wire.post(
+                "Fetch.continueWithAuth", self._session, requestId=params["requestId"], authChallengeResponse=answer
+            )
 
     def call(self, method: str, **params: Any) -> Any:
         return self._wire.call(method, self._session, **params)
@@ -115,17 +136,19 @@ class Tab:
 
     def js(self, expression: str) -> Any:
         """The value of an expression, awaited."""
-        done = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        done = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True,
+            allowUnsafeEvalBlockedByCSP=False,
+        )  # fmt: skip
         assert "exceptionDetails" not in done, f"{expression}: {done['exceptionDetails']}"
         return done["result"].get("value")
 
-    def until(self, expression: str, seconds: float = PATIENCE) -> Any:
-        """The expression's value once it is truthy."""
+    def until(self, expression: str, seconds: float = PATIENCE) -> None:
+        """Wait until the expression is truthy."""
         end = time.monotonic() + seconds
-        while not (value := self.js(expression)):
+        while not self.js(f"!!({expression})"):
             assert time.monotonic() < end, f"never true: {expression}; the page shows: {self.text('body')[:2000]}"
             time.sleep(0.03)
-        return value
 
     def text(self, selector: str) -> str:
         """What the reader can see of an element."""

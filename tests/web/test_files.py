@@ -22,7 +22,9 @@ def test_files_are_small_and_say_what_they_are(path: Path) -> None:
     if path.suffix in (".js", ".css"):
         assert text.startswith("/*\n * ")
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), "nothing comes from elsewhere"
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|localStorage", text)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|localStorage", text
+    )
 
 
 def test_the_markup_has_no_inline_code_or_style() -> None:

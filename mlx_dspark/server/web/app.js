@@ -13,12 +13,12 @@ const VIEWS = ["chat", "race"];
 
 function view() {
   const chosen = VIEWS.includes(location.hash.slice(1)) ? location.hash.slice(1) : VIEWS[0];
-  for (const name of VIEWS) byId(name).hidden = name !== chosen;
+  for (const name of VIEWS) byId(`${name}-view`).hidden = name !== chosen;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === chosen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (matchMedia("(hover: hover)").matches) byId(`${chosen}-prompt`).focus({ preventScroll: true }); // no keyboard on phones
+  if (!matchMedia("(pointer: coarse)").matches) byId(`${chosen}-prompt`).focus({ preventScroll: true }); // no keyboard on phones
 }
 
 /** An error a view met: a missing key is asked for. */
