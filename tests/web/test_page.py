@@ -317,6 +317,7 @@ def test_nothing_is_wider_than_the_screen(live: Live, tab: Opened, width: int) -
     page = tab(live.url, width=width, height=700)
     fits = "[document.documentElement, ...document.querySelectorAll('#log, #race-view')].every(e => e.scrollWidth <= e.clientWidth + 1)"
     assert page.js(fits)
+    assert page.js("document.documentElement.scrollHeight <= innerHeight"), "views scroll, the page does not"
     for prompt in ("{S3}", "{S6} " + "x" * 300):
         ask(page, prompt)
         assert page.js(fits)

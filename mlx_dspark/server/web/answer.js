@@ -40,8 +40,8 @@ export class Answer {
   /** The answer is over without its end: stopped by the reader (no error), or failed. */
   close(error = null) {
     this.settle();
-    if (error) this.note(error.message, true);
-    else this.note("Stopped.", this.empty);
+    if (error) this.note("bad", error.message, true);
+    else this.note("calm", "Stopped.", this.empty);
   }
 
   get empty() {
@@ -72,7 +72,7 @@ export class Answer {
     this.reason = reason;
     this.meter.end(measured);
     this.settle();
-    if (reason === "length") this.note("Cut at the limit of tokens; Settings has it.", false);
+    if (reason === "length") this.note("calm", `Cut at ${this.meter.tokens} tokens; the limit is under Settings.`, false);
   }
 
   /** What was said and not yet shown (text without a round of its own), and the last figures. */
@@ -111,8 +111,11 @@ export class Answer {
     this.part(".waiting-text").textContent = text;
   }
 
-  note(text, again) {
-    this.part(".note").hidden = false;
+  note(kind, text, again) {
+    const note = this.part(".note");
+    note.dataset.kind = kind;
+    note.setAttribute("role", kind === "bad" ? "alert" : "note");
+    note.hidden = false;
     this.part(".note-text").textContent = text;
     this.part(".again").hidden = !again;
   }
