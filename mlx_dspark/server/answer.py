@@ -62,6 +62,7 @@ class Answer:
     def _round(self, done: Round) -> list[Delta]:
         deltas: list[Delta] = []
         tokens: list[tuple[str, str, str]] = []
+        before = self._tokens
         scores: tuple[Score | None, ...] = done.scores or (None,) * len(done.tokens)
         for piece, origin, score in zip(done.pieces, origins(done), scores, strict=True):
             self._tokens += 1
@@ -72,8 +73,8 @@ class Answer:
             tokens += [(_kind(d), d.text, origin) for d in added if isinstance(d, (Reasoning, Text, CallArguments))]
             if self.enough:
                 break
-        if self._rounds and tokens:
-            deltas.append(Tokens(tuple(tokens)))
+        if self._rounds:
+            deltas.append(Tokens(tuple(tokens), done.proposed, done.accepted, self._tokens - before))
         return merged(deltas)
 
     def _piece(self, piece: str) -> list[Delta]:
