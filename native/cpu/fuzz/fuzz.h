@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "dispatch.h"
@@ -106,8 +107,8 @@ std::vector<uint32_t> pattern(const Output& out) {
   return bits;
 }
 
-[[noreturn]] void differs(const char* name, const char* how) {
-  std::printf("%s: the bits differ with %s\n", name, how);
+[[noreturn]] void differs(const char* name, const std::string& how) {
+  std::printf("%s: the bits differ with %s\n", name, how.c_str());
   std::exit(1);
 }
 
@@ -129,7 +130,7 @@ void compare(const char* name, const Outputs& outputs, const std::function<size_
       std::vector<std::vector<uint32_t>> bits;
       for (const Output& out : outputs) bits.push_back(pattern(out));
       if (first.empty()) first = bits;
-      if (bits != first) differs(name, (std::string(simd) + " code and " + std::to_string(threads) + " threads").c_str());
+      if (bits != first) differs(name, std::string(simd) + " code and " + std::to_string(threads) + " threads");
     }
   }
   for (const auto& bits : first)

@@ -1,5 +1,6 @@
 // Random shapes and numbers through every layer kernel, in buffers of exactly the size they need, for the sanitizers to
-// watch. Each case must give the same bits with every instruction set and thread count. Usage: fuzz_layers [cases] [seed].
+// watch. Each case must give the same bits with every instruction set and thread count.
+// Usage: fuzz_layers [cases] [seed].
 #include "fuzz.h"
 
 namespace {

@@ -10,18 +10,13 @@
 
 namespace {
 
-enum class Kind { dense, quantized, any };
-
 // Inputs: fewer than a block, about one, more than the kernels hold at a time.
 int any_inputs(int unit) {
   const int most = chance(12) ? 8192 : chance(3) ? 1100 : 200;
   return unit * between(1, std::max(1, most / unit));
 }
 
-DsparkFormat any_format(Kind kind) {
-  if (kind == Kind::dense || (kind == Kind::any && chance(3))) return DSPARK_DENSE;
-  return static_cast<DsparkFormat>(between(DSPARK_AFFINE4, DSPARK_NVFP4));
-}
+DsparkFormat any_format() { return static_cast<DsparkFormat>(between(DSPARK_DENSE, DSPARK_NVFP4)); }
 
 int any_group(DsparkFormat format) {
   if (format == DSPARK_DENSE) return 0;
@@ -98,9 +93,10 @@ void same_alone(const char* name, const Output& whole, int64_t first, int64_t ro
 void fuzz_product() {
   Buffers b;
   Outputs outputs;
-  const DsparkFormat format = any_format(Kind::any);
+  const DsparkFormat format = any_format();
   const int group = any_group(format);
-  const int64_t in = any_inputs(unit_of(format, group)), out = between(1, chance(6) ? 300 : 40), rows = any_rows(in * out);
+  const int64_t in = any_inputs(unit_of(format, group)), out = between(1, chance(6) ? 300 : 40);
+  const int64_t rows = any_rows(in * out);
   const DsparkMatrix w = matrix(b, format, group, 1, out, in);
   const DsparkType type = any_type();
   const DsparkActivation activation = any_activation();
@@ -120,7 +116,7 @@ void fuzz_product() {
 void fuzz_gather() {
   Buffers b;
   Outputs outputs;
-  const DsparkFormat format = any_format(Kind::any);
+  const DsparkFormat format = any_format();
   const int group = any_group(format), experts = between(1, chance(4) ? 70 : 6);
   const int64_t in = std::max(any_inputs(unit_of(format, group)) / experts / unit_of(format, group), 1) *
                      unit_of(format, group);
@@ -152,7 +148,7 @@ void fuzz_gather() {
 void fuzz_layers_of(bool routed) {
   Buffers b;
   Outputs outputs;
-  const DsparkFormat format = any_format(Kind::any);
+  const DsparkFormat format = any_format();
   const int group = any_group(format), unit = unit_of(format, group), experts = routed ? between(1, 9) : 1;
   const int64_t in = unit * between(1, std::max(1, 300 / unit)), hidden = unit * between(1, std::max(1, 300 / unit));
   const int64_t out = between(1, 60), slots = routed ? between(1, 6) : 1;
@@ -230,5 +226,6 @@ void fuzz_bad_ids() {
 }  // namespace
 
 int main(int count, char** words) {
-  return fuzz_main(count, words, {fuzz_product, fuzz_product, fuzz_gather, fuzz_moe, fuzz_mlp, fuzz_markov, fuzz_bad_ids});
+  return fuzz_main(count, words,
+                   {fuzz_product, fuzz_product, fuzz_gather, fuzz_moe, fuzz_mlp, fuzz_markov, fuzz_bad_ids});
 }

@@ -22,7 +22,8 @@ namespace {
 
 void set_simd(const std::string& name) {
   if (!dspark::set_simd(name.c_str())) {
-    throw std::invalid_argument("simd must be 'auto', 'portable' or, on a CPU that has it, 'avx2' or 'avx512'; is '" + name + "'");
+    throw std::invalid_argument("simd must be 'auto', 'portable' or, on a CPU that has it, 'avx2' or 'avx512'; is '" +
+                                name + "'");
   }
 }
 
@@ -51,7 +52,8 @@ long long pool_probe(int tasks, bool nested) {
 
 NB_MODULE(_ext, m) {
   nb::set_leak_warnings(false);
-  m.def("set_simd", &set_simd, "name"_a, "Use 'auto', 'avx512', 'avx2' or 'portable' code from now on, for tests and benchmarks.");
+  m.def("set_simd", &set_simd, "name"_a,
+        "Use 'auto', 'avx512', 'avx2' or 'portable' code from now on, for tests and benchmarks.");
   m.def("set_threads", &dspark::set_threads, "count"_a,
         "Threads a kernel may use; 0 returns to what the process may use.");
   m.def("_simd", [] { return std::string(dspark::simd_name(dspark::simd())); });

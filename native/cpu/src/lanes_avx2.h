@@ -1,6 +1,7 @@
-// Eight float lanes and their integer companions, for AVX2, FMA and F16C; a few go better where AVX-512 may be used. lanes_portable.h has the same names in plain
-// C++ with the same bits. Everything sits in an unnamed namespace and nothing from the standard library is used, so a
-// file compiled for AVX2 leaves no function behind that the linker could pick for another CPU.
+// Eight float lanes and their integer companions, for AVX2, FMA and F16C; a few go better where AVX-512 may be used.
+// lanes_portable.h has the same names in plain C++ with the same bits. Everything sits in an unnamed namespace and
+// nothing from the standard library is used, so a file compiled for an instruction set leaves no function behind that
+// the linker could pick for another CPU.
 #pragma once
 
 #include <immintrin.h>
@@ -153,7 +154,8 @@ inline Integers multiply_pairs(Shorts a, Shorts b) { return {_mm256_madd_epi16(a
 // Lane i is the sum of multiply_pairs(a[j], b[16 j ..]) over j < 4.
 inline Integers multiply_four(const Shorts* a, const int16_t* b) {
 #if defined(__AVX512VNNI__)
-  const __m256i first = _mm256_madd_epi16(a[0].v, load_shorts(b).v), last = _mm256_madd_epi16(a[2].v, load_shorts(b + 32).v);
+  const __m256i first = _mm256_madd_epi16(a[0].v, load_shorts(b).v);
+  const __m256i last = _mm256_madd_epi16(a[2].v, load_shorts(b + 32).v);
   return {_mm256_add_epi32(_mm256_dpwssd_epi32(first, a[1].v, load_shorts(b + 16).v),
                            _mm256_dpwssd_epi32(last, a[3].v, load_shorts(b + 48).v))};
 #else
