@@ -2,8 +2,8 @@
 
     python bench/serve.py [--model demo] [--prompts FILE] [--limit N] [--tokens 24] [--part exact,cache,overhead]
 
-exact: every prompt and a second turn of it, drafted, plain and repeated on a warm server, plain on a cold one; counts
-answers that differ. cache: time to first token of a long prompt, cold, repeated and as a next turn. overhead: decode
+exact: every prompt and a second turn of it, plain and drafted on a server without a cache, then plain and at several
+draft lengths on one with it, where every answer but the first is warm; counts answers that differ in any token. cache: time to first token of a long prompt, cold, repeated and as a next turn. overhead: decode
 tok/s reported over HTTP against `Pair.generate`, alternating. The last line is JSON.
 """
 
@@ -52,32 +52,68 @@ class Served:
 
 
 def said(reply: dict[str, Any]) -> tuple[str, str, str, int]:
+    """Text, reasoning, finish reason and number of tokens of a whole answer."""
     choice = reply["choices"][0]
     message = choice["message"]
     tokens = reply["usage"]["completion_tokens"]
     return message["content"] or "", message.get("reasoning_content", ""), choice["finish_reason"], tokens
 
 
+def spelled(served: Served, messages: list[dict[str, Any]], **more: Any) -> tuple[list[Any], tuple[Any, ...], int]:
+    """An answer streamed: its tokens one by one, the same as `said`, and how many prompt tokens were cached."""
+    body = {
+        "messages": messages,
+        "stream": True,
+        "stream_rounds": True,
+        "stream_options": {"include_usage": True},
+        **more,
+    }
+    tokens, texts, finish, usage = [], {"content": "", "reasoning_content": ""}, "", {}
+    with served.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        for line in reply.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            usage = event.get("usage") or usage
+            tokens += [t[:2] for t in event.get("mlx_dspark", {}).get("tokens", ())]
+            for choice in event["choices"]:
+                finish = choice["finish_reason"] or finish
+                for key in texts:
+                    texts[key] += choice["delta"].get(key) or ""
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return tokens, (texts["content"], texts["reasoning_content"], finish, usage["completion_tokens"]), cached
+
+
 def exact(warm: Served, cold: Served, prompts: list[list[dict[str, Any]]], tokens: int) -> dict[str, Any]:
-    """Answers that are not the cold plain one's, over all prompts and their second turns."""
+    """Answers that are not the cold plain one's, token by token, over all prompts and their second turns."""
     answers = differing = cached = 0
+    counted = 0
     for index, messages in enumerate(prompts):
         thinking = {"chat_template_kwargs": {"enable_thinking": index % 2 == 0}}
         how = {"temperature": 0} if index % 3 else {"temperature": 0.8, "seed": index}
         common = {"max_tokens": tokens, **thinking, **how}
         turns = messages
         for turn in range(2):
-            plain = said(cold.chat(turns, mode="baseline", **common))
-            for more in ({}, {"mode": "baseline"}, {}, {"max_draft": 2}):
-                reply = warm.chat(turns, **common, **more)
-                answers += 1
-                differing += said(reply) != plain
-                cached += reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+            wanted, plain, _ = spelled(cold, turns, mode="baseline", **common)
+            differing += said(cold.chat(turns, max_draft=3, **common)) != plain
+            for more in (
+                {},
+                {"mode": "baseline"},
+                {"max_draft": 1},
+                {"max_draft": 2},
+                {"max_draft": 4},
+                {"max_draft": 7},
+            ):
+                found, whole, hit = spelled(warm, turns, **common, **more)
+                differing += (found, whole) != (wanted, plain)
+                cached += hit > 0
+            answers += 7
+            counted += 7 * plain[3]
             if turn == 0:
                 answer = {"role": "assistant", "content": plain[0], "reasoning_content": plain[1]}
                 turns = [*messages, answer, {"role": "user", "content": "Say that again, shorter."}]
         print(f"{index + 1}/{len(prompts)}: {answers} answers, {differing} differ, {cached} from the cache", flush=True)
-    return {"answers": answers, "differing": differing, "from_cache": cached}
+    return {"answers": answers, "tokens": counted, "differing": differing, "from_cache": cached}
 
 
 def cache(warm: Served, repeats: int) -> dict[str, Any]:

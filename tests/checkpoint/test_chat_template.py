@@ -7,17 +7,15 @@ Write them anew with GOLDEN=1 in the environment.
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
+import dialect
 import pytest
 
-import mlx_dspark
 from mlx_dspark.checkpoint.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
-DEMO = Path(mlx_dspark.__file__).parent / "demo" / "target-4bit"
 TOOLS = [
     {
         "type": "function",
@@ -81,11 +79,7 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded pair's tokenizer with the dialect's template."""
-    made = tmp_path_factory.mktemp("dialect")
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        shutil.copyfile(DEMO / name, made / name)
-    shutil.copyfile(HERE / "nemotron.jinja", made / "chat_template.jinja")
-    return made
+    return dialect.write(tmp_path_factory.mktemp("dialect"))
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
