@@ -127,6 +127,26 @@ def test_what_does_not_finish_in_time_is_told_so(serve: Any) -> None:
     assert all("[DONE]" in a for a in answers)
 
 
+def test_a_signal_under_load_loses_none_of_the_accepted(serve: Any) -> None:
+    process = serve("--drain", "60")
+    texts: list[str] = []
+
+    def ask() -> None:
+        texts.append(httpx.post(f"{process.url}/v1/chat/completions", json=LONG, timeout=60).text)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    while sum(json.loads(httpx.get(f"{process.url}/health").text)[k] for k in ("active", "waiting")) < 6:
+        time.sleep(0.005)
+    code, _ = process.end()
+    for thread in threads:
+        thread.join(30)
+    assert code == 0
+    assert len(texts) == 6
+    assert all(t.endswith("data: [DONE]\n\n") and '"finish_reason":"stop"' in t and "word399" in t for t in texts)
+
+
 def test_the_key_can_come_from_the_environment(serve: Any) -> None:
     process = serve(MLX_DSPARK_API_KEY="secret")
     assert httpx.get(f"{process.url}/v1/models").status_code == 401
