@@ -25,6 +25,7 @@ import pytest
 from live import Live, Slow, raw
 
 COUNT = int(os.environ.get("MLX_DSPARK_FAULTS", "40"))
+POOL = 4 + (os.cpu_count() or 1)  # threads the event loop keeps for reading requests, made as they are needed
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
 
@@ -99,9 +100,9 @@ def unharmed(serve: Callable[..., Live], scripted: Any) -> Iterator[Live]:
     for path in PATHS:
         assert text(live.post(path, asked(path, 7))) == solo[path]
     until = time.monotonic() + 20
-    while (after := left_behind()) > before and time.monotonic() < until:
+    while (after := left_behind())[1] > before[1] and time.monotonic() < until:
         time.sleep(0.1)
-    assert after[0] <= before[0] + 1
+    assert after[0] <= before[0] + POOL
     assert after[1] <= before[1] + 4, "file descriptors are left open"
 
 
@@ -229,7 +230,7 @@ def test_a_soak_keeps_memory_threads_and_files(demo: Any, serve: Callable[..., L
             live.idle()
             levels.append((*left_behind(), resident()))
     (threads, files, early), (threads_now, files_now, late) = levels
-    assert threads_now <= threads + 1
+    assert threads_now <= threads + POOL
     assert files_now <= files + 2
     assert late < early * 1.1 + 20e6
 
