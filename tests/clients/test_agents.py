@@ -19,7 +19,7 @@ from typing import Any
 
 import automaton
 import pytest
-from live import Live, start
+from live import Live, Slow, start
 
 from mlx_dspark import load
 from mlx_dspark.cli.agents import claude, codex, served_model
@@ -42,11 +42,24 @@ SCRIPTS = [
 
 
 @pytest.fixture(scope="module")
-def agents_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def scripted_agents(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("agents") / "automaton"
     follows = automaton.write(folder, SCRIPTS, window=400_000)
-    pair = load(str(folder), mode="baseline")
-    live = start(replace(pair, drafter=automaton.Follower(follows)), prefix_cache_gb=1.0)
+    return replace(load(str(folder), mode="baseline"), drafter=automaton.Follower(follows))
+
+
+@pytest.fixture(scope="module")
+def agents_server(scripted_agents: Any) -> Any:
+    live = start(scripted_agents, prefix_cache_gb=1.0)
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def slow_server(scripted_agents: Any) -> Any:
+    """Its prefill takes longer than the agents are told to wait for an event."""
+    slow = replace(scripted_agents, target=Slow(scripted_agents.target, prefill=0.2))
+    live = start(slow, prefix_cache_gb=1.0, keepalive=1.0)
     yield live
     live.close()
 
@@ -127,16 +140,30 @@ def test_claude_code_calls_a_tool_and_answers(agents_server: Live, tmp_path: Pat
     assert outside.asked == [], "\n".join(outside.asked)
 
 
+QUIET = "-c features.plugins=false -c analytics.enabled=false -c check_for_update_on_startup=false"
+EXEC = "exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '{S3} make the file'"
+
+
+def check_codex(live: Live, home: Path, outside: Outside, *settings: str) -> None:
+    done = drive(live, launch(codex, live, shlex.split(" ".join((QUIET, *settings, EXEC)))), home, outside)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All done here." in done.stdout
+    assert (home / "made.txt").read_text() == "from-codex\n"
+    figures(live, "codex")
+    assert outside.asked == [], "\n".join(outside.asked)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not found("codex"), reason="codex is not installed")
 def test_codex_calls_a_tool_and_answers(agents_server: Live, tmp_path: Path, outside: Outside) -> None:
-    quiet = "-c features.plugins=false -c analytics.enabled=false -c check_for_update_on_startup=false"
-    words = shlex.split(
-        f"{quiet} exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '{{S3}} make the file'"
-    )
-    done = drive(agents_server, launch(codex, agents_server, words), tmp_path, outside)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "All done here." in done.stdout
-    assert (tmp_path / "made.txt").read_text() == "from-codex\n"
-    figures(agents_server, "codex")
-    assert outside.asked == [], "\n".join(outside.asked)
+    check_codex(agents_server, tmp_path, outside)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not found("codex"), reason="codex is not installed")
+def test_codex_waits_for_a_prefill_longer_than_its_idle_limit(
+    slow_server: Live, tmp_path: Path, outside: Outside
+) -> None:
+    once = "-c model_providers.mlx-dspark.stream_max_retries=0 -c model_providers.mlx-dspark.request_max_retries=0"
+    check_codex(slow_server, tmp_path, outside, once, "-c model_providers.mlx-dspark.stream_idle_timeout_ms=3000")
+    assert slow_server.engine.stats.copy().prefill_seconds > 6
