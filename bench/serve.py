@@ -116,36 +116,14 @@ def exact(warm: Served, cold: Served, prompts: list[list[dict[str, Any]]], token
     return {"answers": answers, "tokens": counted, "differing": differing, "from_cache": cached}
 
 
-def cache(warm: Served, repeats: int) -> dict[str, Any]:
-    """Median seconds to the first token of a prompt of about 2,000 tokens: cold, repeated, next turn."""
-    cold, repeat, turn = [], [], []
-    tokens = 0
-    for index in range(repeats):
-        words = " ".join(f"note {index} {i} says {i * 7 % 11};" for i in range(205))
-        messages = [{"role": "user", "content": words}]
-        first = warm.chat(messages, max_tokens=4)
-        tokens = first["usage"]["prompt_tokens"]
-        cold.append(first["mlx_dspark"]["first_token_seconds"])
-        repeat.append(warm.chat(messages, max_tokens=4)["mlx_dspark"]["first_token_seconds"])
-        more = [{"role": "assistant", "content": said(first)[0] or "Yes."}, {"role": "user", "content": "And note 3?"}]
-        turn.append(warm.chat([*messages, *more], max_tokens=4)["mlx_dspark"]["first_token_seconds"])
-    middle = [statistics.median(x) for x in (cold, repeat, turn)]
-    return {
-        "prompt_tokens": tokens,
-        "cold_s": round(middle[0], 4),
-        "repeat_s": round(middle[1], 4),
-        "next_turn_s": round(middle[2], 4),
-        "repeat_ratio": round(middle[0] / middle[1], 1),
-        "next_turn_ratio": round(middle[0] / middle[2], 1),
-    }
-
-
-def streamed(served: Served, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Seconds from the first token's bytes to the last one's, by a client that does nothing else; the closing block."""
+def streamed(served: Served, body: dict[str, Any]) -> tuple[float, float, dict[str, Any], bytes]:
+    """By a client that does nothing else: seconds from the request to the first token's bytes, from there to the last
+    one's; the closing block; all bytes."""
     url = served.http.base_url
     text = json.dumps({**body, "stream": True}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {url.host}\r\nconnection: close\r\ncontent-length: {len(text)}\r\n\r\n"
     arrivals, parts = [], []
+    begun = time.perf_counter()
     with socket.create_connection((url.host, url.port or 80)) as wire:
         wire.sendall(head.encode() + text)
         while part := wire.recv(1 << 20):
@@ -154,7 +132,34 @@ def streamed(served: Served, body: dict[str, Any]) -> tuple[float, dict[str, Any
     holds = [i for i, part in enumerate(parts) if re.search(rb'content":"[^"]', part)]
     found = re.search(rb'"mlx_dspark":(\{[^}]*\})', b"".join(parts))
     assert found
-    return arrivals[holds[-1]] - arrivals[holds[0]], json.loads(found[1])
+    return arrivals[holds[0]] - begun, arrivals[holds[-1]] - arrivals[holds[0]], json.loads(found[1]), b"".join(parts)
+
+
+def cache(warm: Served, repeats: int) -> dict[str, Any]:
+    """Median seconds a client waits for the first token of a prompt of about 2,000 tokens: cold, repeated, next turn."""
+    waits: dict[str, list[float]] = {"cold": [], "repeat": [], "next_turn": []}
+    cached: dict[str, int] = {}
+    tokens = 0
+    for index in range(repeats):
+        words = " ".join(f"note {index} {i} says {i * 7 % 11};" for i in range(160))
+        first = [{"role": "user", "content": words}]
+        answer = ""
+        for name, seen in waits.items():
+            more = [{"role": "assistant", "content": answer or "Yes."}, {"role": "user", "content": "And note 3?"}]
+            messages = [*first, *more] if name == "next_turn" else first
+            begun, _, own, text = streamed(warm, {"messages": messages, "max_tokens": 24})
+            seen.append(begun)
+            cached[name] = own["cached_tokens"]
+            answer = "".join(json.loads(f'"{t.decode()}"') for t in re.findall(rb'"content":"((?:[^"\\]|\\.)*)"', text))
+    tokens = warm.chat(first, max_tokens=1)["usage"]["prompt_tokens"]
+    middle = {name: statistics.median(found) for name, found in waits.items()}
+    return {
+        "prompt_tokens": tokens,
+        "cached": cached,
+        **{f"{name}_s": round(seconds, 4) for name, seconds in middle.items()},
+        "repeat_ratio": round(middle["cold"] / middle["repeat"], 1),
+        "next_turn_ratio": round(middle["cold"] / middle["next_turn"], 1),
+    }
 
 
 def overhead(warm: Served, model: str, repeats: int) -> dict[str, Any]:
@@ -168,7 +173,7 @@ def overhead(warm: Served, model: str, repeats: int) -> dict[str, Any]:
         client, server = [], []
         for turn in range(repeats + 1):
             result = pair.generate(prompt, max_draft=max_draft, **more)
-            seconds, own = streamed(warm, {**body, "max_draft": max_draft})
+            _, seconds, own, _ = streamed(warm, {**body, "max_draft": max_draft})
             if turn:
                 client.append((result.completion_tokens - 1) / seconds / result.tokens_per_second)
                 server.append(own["tokens_per_second"] / result.tokens_per_second)
