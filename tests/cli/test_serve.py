@@ -18,6 +18,7 @@ from typing import Any
 import automaton
 import build
 import httpx
+import mlx.core as mx
 import pytest
 
 from mlx_dspark.cli import agents
@@ -176,6 +177,17 @@ def test_damaged_checkpoints_are_refused_by_file(tmp_path: Path) -> None:
     (target / "model.safetensors").unlink()
     assert "safetensors" in refused("--model", str(target), "--port", "0")
     (target / "model.safetensors").write_bytes(weights)
+    arrays = sorted(mx.load(str(target / "model.safetensors")).items())
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    for shard, half in zip(shards, (arrays[0::2], arrays[1::2]), strict=True):
+        mx.save_safetensors(str(target / shard), dict(half))
+    (target / "model.safetensors").unlink()
+    places = {name: shards[i % 2] for i, (name, _) in enumerate(arrays)}
+    (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (target / shards[1]).unlink()
+    assert shards[1] in refused("--model", str(target), "--port", "0")
+    (target / "model.safetensors").write_bytes(weights)
+    (target / "model.safetensors.index.json").unlink()
     (target / "tokenizer.json").unlink()
     assert "tokenizer.json" in refused("--model", str(target), "--port", "0")
     other = build.write_target(tmp_path / "other", pattern="M*")

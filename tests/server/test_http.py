@@ -199,6 +199,21 @@ def test_one_connection_serves_a_stream_a_refusal_and_a_stream(live) -> None:
     assert text.endswith(b"\r\n0\r\n\r\n")
 
 
+def test_a_refused_body_does_not_become_the_next_request(live) -> None:
+    inner = b"GET /nothing HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 20_000
+    for path, headers, status in (
+        ("/v1/nothing", {}, 404), ("/v1/models", {}, 405), ("/v1/chat/completions", {"origin": "http://evil.example"}, 403),
+    ):  # fmt: skip
+        connection = http.client.HTTPConnection(live.url.removeprefix("http://"), timeout=30)
+        for _ in range(2):  # http.client opens a new connection where the server closed the old one
+            connection.request("POST", path, inner, headers)
+            reply = connection.getresponse()
+            assert (reply.status, bool(json.loads(reply.read())["error"]["message"])) == (status, True)
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read())["status"] == "ok"
+        connection.close()
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"])
 def test_silence_is_filled_with_events_clients_count(serve, scripted, path: str) -> None:
     live = serve(scripted.with_drafter(target=Slow(scripted.pair.target, prefill=1.2)), keepalive=0.2)
