@@ -62,7 +62,7 @@ class Answer:
     def _round(self, done: Round) -> list[Delta]:
         deltas: list[Delta] = []
         tokens: list[tuple[str, str, str]] = []
-        came = origins(done)
+        came, before = origins(done), self._tokens
         scores: tuple[Score | None, ...] = done.scores or (None,) * len(done.tokens)
         for index, (piece, score) in enumerate(zip(done.pieces, scores, strict=True)):
             self._tokens += 1
@@ -75,8 +75,8 @@ class Answer:
                 tokens += [(_kind(d), d.text, came[index]) for d in shown]
             if self.enough:
                 break
-        if tokens:
-            deltas.append(Tokens(tuple(tokens)))
+        if self._rounds:
+            deltas.append(Tokens(tuple(tokens), done.proposed, done.accepted, self._tokens - before))
         return merged(deltas)
 
     def _piece(self, piece: str) -> list[Delta]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from mlx_dspark.errors import DsparkError
@@ -22,11 +21,11 @@ from mlx_dspark.server.errors import ApiError, error_body
 from mlx_dspark.server.gate import Gate
 from mlx_dspark.server.info import health, metrics, model_list, one_model
 from mlx_dspark.server.openapi import openapi
+from mlx_dspark.server.page import page_routes
 from mlx_dspark.server.service import Service
 from mlx_dspark.server.stream import Json, answer
 
 log = logging.getLogger(__name__)
-WEB = Path(__file__).parent / "web"
 Read = Callable[[Service, Mapping[str, Any]], Reply]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -34,12 +33,6 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def build(service: Service) -> Starlette:
     """The ASGI application over a started engine."""
     described = openapi(service)
-
-    async def page(request: Request) -> Response:
-        return FileResponse(WEB / "index.html", headers={"cache-control": "no-cache"})
-
-    async def asset(request: Request) -> Response:
-        return FileResponse(WEB / request.url.path.rpartition("/")[2], headers={"cache-control": "no-cache"})
 
     async def models(request: Request) -> Response:
         return Json(model_list(service, _is_anthropic(request)))
@@ -61,8 +54,7 @@ def build(service: Service) -> Starlette:
         return Json(await asyncio.to_thread(messages.count, service, body))
 
     routes = [
-        Route("/", _safe(page), methods=["GET"]),
-        *(Route(f"/{name}", _safe(asset), methods=["GET"]) for name in ("app.js", "style.css")),
+        *page_routes(_safe),
         Route("/health", _safe(alive), methods=["GET"]),
         Route("/metrics", _safe(numbers), methods=["GET"]),
         Route("/openapi.json", _safe(description), methods=["GET"]),

@@ -33,7 +33,7 @@ from mlx_dspark.server.deltas import (
     Tokens,
     Waiting,
 )
-from mlx_dspark.server.dialect import ORIGIN, measured, new_id
+from mlx_dspark.server.dialect import ORIGIN, measured, new_id, streamed
 from mlx_dspark.server.errors import ApiError, openai_error
 from mlx_dspark.server.schema import Count, OpenAIRequest, shown, validated
 from mlx_dspark.server.service import Chat, Plan, Service, failed
@@ -235,7 +235,7 @@ class ChatReply:
             call = {"index": delta.index, "function": {"arguments": delta.text}}
             return [self._chunk({"tool_calls": [call]})]
         if isinstance(delta, Tokens):
-            return [self._chunk({}, own={"tokens": delta.tokens})]
+            return [self._chunk({}, own=streamed(delta))]
         if isinstance(delta, Waiting):
             return [self._chunk({})]
         if isinstance(delta, Ended):

@@ -14,7 +14,7 @@ from mlx_dspark.server import wire
 from mlx_dspark.server.answer import Answer
 from mlx_dspark.server.chat_completions import INERT, Scorer, finish_reason, usage
 from mlx_dspark.server.deltas import Begun, Block, Broken, Delta, Ended, Text, Tokens, Waiting
-from mlx_dspark.server.dialect import ORIGIN, measured, new_id
+from mlx_dspark.server.dialect import ORIGIN, measured, new_id, streamed
 from mlx_dspark.server.errors import ApiError, openai_error
 from mlx_dspark.server.prompt import text_prompt
 from mlx_dspark.server.schema import OpenAIRequest, shown, validated
@@ -85,7 +85,7 @@ class CompletionReply:
         if isinstance(delta, (Begun, Waiting)):
             return [self._chunk("")]
         if isinstance(delta, Tokens):
-            return [self._chunk("", own={"tokens": delta.tokens})]
+            return [self._chunk("", own=streamed(delta))]
         if isinstance(delta, Ended):
             frames = [self._chunk("", finish=finish_reason(delta), own=measured(self.service, delta))]
             if self._wants_usage:

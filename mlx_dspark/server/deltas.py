@@ -58,9 +58,13 @@ class CallEnded:
 
 @dataclass(frozen=True)
 class Tokens:
-    """One round's text by token: (kind, text, origin), kind "reasoning", "text" or "call"; origins as in `origins`."""
+    """One round: its drafts, how many stood, how many tokens it gave, and the text of each token that showed some:
+    (kind, text, origin), kind "reasoning", "text" or "call"; origins as in `origins`."""
 
     tokens: tuple[tuple[str, str, str], ...]
+    proposed: int
+    accepted: int
+    committed: int
 
 
 @dataclass(frozen=True)

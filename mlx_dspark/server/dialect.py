@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mlx_dspark.server.deltas import Block, Delta, Ended
+from mlx_dspark.server.deltas import Block, Delta, Ended, Tokens
 from mlx_dspark.server.service import Plan, Service
 
 ORIGIN = "mlx_dspark"  # the key of this server's own block in replies
@@ -27,6 +27,16 @@ class Reply(Protocol):
 
 def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(12)}"
+
+
+def streamed(delta: Tokens) -> dict[str, Any]:
+    """One round in this server's own block of a chunk, for requests with stream_rounds."""
+    return {
+        "tokens": delta.tokens,
+        "proposed": delta.proposed,
+        "accepted": delta.accepted,
+        "committed": delta.committed,
+    }
 
 
 def measured(service: Service, ended: Ended) -> dict[str, Any]:

@@ -230,6 +230,15 @@ def test_rounds_can_be_streamed_token_by_token(live) -> None:
     tokens = [t for e in events for t in e.get("mlx_dspark", {}).get("tokens", ())]
     assert "".join(text for _, text, _ in tokens) == "alpha beta STOP gamma delta"
     assert {origin for _, _, origin in tokens} >= {"plain", "drafted"}
+    rounds = [e["mlx_dspark"] for e in events if "committed" in e.get("mlx_dspark", {})]
+    final = events[-1]["mlx_dspark"]
+    assert len(rounds) == final["rounds"] + 1
+    assert sum(r["proposed"] for r in rounds) == final["drafted"]
+    assert all(r["accepted"] <= r["proposed"] and len(r["tokens"]) <= r["committed"] for r in rounds)
+    later = sum(r["committed"] for r in rounds[1:])
+    assert later / final["rounds"] == pytest.approx(final["accept_length"], abs=1e-3)
+    silent = chunks(live.post("/v1/chat/completions", ask(6, stream=True)).text)
+    assert all("mlx_dspark" not in e for e in silent[:-1]), "nothing of it unless asked for"
 
 
 def test_a_reasoning_history_and_part_contents_are_read(live) -> None:
