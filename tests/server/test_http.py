@@ -80,6 +80,17 @@ def test_unknown_routes_and_methods_have_the_dialects_bodies(live) -> None:
     assert live.http.get("/v1/messages").json()["type"] == "error"
 
 
+def test_every_reply_has_an_id_to_quote(live) -> None:
+    replies = [
+        live.post("/v1/chat/completions", SHORT), live.post("/v1/chat/completions", LONG), live.post("/v1/messages", {}),
+        live.http.get("/nothing"), live.http.put("/v1/models"), live.http.get("/health"),
+        live.post("/v1/messages", {}, headers={"origin": "http://evil.example"}),
+    ]  # fmt: skip
+    ids = [r.headers["request-id"] for r in replies]
+    assert len(set(ids)) == len(ids)
+    assert ids == [r.headers["x-request-id"] for r in replies]
+
+
 @pytest.mark.parametrize("name", ["gpt-4o", "../../etc", "org/other", ""])
 def test_only_served_models_are_answered(serve, name: str) -> None:
     live = serve(alias=("mine",))
