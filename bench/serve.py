@@ -40,6 +40,14 @@ class Served:
             if "Ctrl-C" in line:
                 break
 
+    def cpu_seconds(self) -> float:
+        """CPU time the process has taken so far (Linux; 0 elsewhere)."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        if not stat.exists():
+            return 0.0
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def chat(self, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         reply = self.http.post("/v1/chat/completions", json={"messages": messages, **more})
         reply.raise_for_status()
@@ -163,7 +171,10 @@ def cache(warm: Served, repeats: int) -> dict[str, Any]:
 
 
 def overhead(warm: Served, model: str, repeats: int) -> dict[str, Any]:
-    """Tok/s over HTTP, as a client sees them and as the server counts them, over tok/s of the Python API; alternating."""
+    """Tok/s over HTTP, as a client sees them and as the server counts them, over tok/s of the Python API; alternating.
+
+    `cpu_ratio` is generate's CPU time over the server's, whole requests: it holds on a machine that others use too.
+    """
     pair = load(model)
     prompt = "Write a Python function that lists the files of a folder."
     more = {"max_tokens": 256, "temperature": 0, "logit_bias": dict.fromkeys(sorted(pair.eos_ids), -100)}
@@ -171,15 +182,20 @@ def overhead(warm: Served, model: str, repeats: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for max_draft in (0, 4):
         client, server = [], []
+        cpu = [0.0, 0.0]
         for turn in range(repeats + 1):
+            marks = time.process_time(), warm.cpu_seconds()
             result = pair.generate(prompt, max_draft=max_draft, **more)
+            own_cpu = time.process_time() - marks[0]
             _, seconds, own, _ = streamed(warm, {**body, "max_draft": max_draft})
             if turn:
+                cpu = [cpu[0] + own_cpu, cpu[1] + warm.cpu_seconds() - marks[1]]
                 client.append((result.completion_tokens - 1) / seconds / result.tokens_per_second)
                 server.append(own["tokens_per_second"] / result.tokens_per_second)
         found[f"max_draft {max_draft}"] = {
             "client_ratio": round(statistics.median(client), 3),
             "server_ratio": round(statistics.median(server), 3),
+            "cpu_ratio": round(cpu[0] / cpu[1], 3) if cpu[1] else None,
             "generate_tok_s": round(result.tokens_per_second, 1),
             "all": [round(r, 3) for r in client],
         }
