@@ -82,12 +82,17 @@ def _pair(pair: Pair) -> Lines:
         ("target", str(pair.names["model"])),
         ("drafter", f"{pair.names['drafter'] or 'none'} ({pair.drafter.name})"),
         ("weights", f"{pair.nbytes / 2**20:.0f} MiB"),
+        ("chat template", _template(pair.tokenizer.template_sha256)),
         ("rows in a verify", pair.widths.describe()),
     ]
     for kind, widths in pair.widths.exact_at.items():
         bad = [str(width) for width, ok in widths.items() if not ok]
         lines.append((kind, f"differs at {', '.join(bad)} rows" if bad else f"same bits at {_span(list(widths))} rows"))
     return lines
+
+
+def _template(digest: str | None) -> str:
+    return "none: prompts are plain texts" if digest is None else f"sha256 {digest}"
 
 
 def _span(widths: list[int]) -> str:

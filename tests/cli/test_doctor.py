@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
+import mlx_dspark
 from mlx_dspark.cli.main import main
 from mlx_dspark.ops.native import SWITCH, find_native
 
@@ -28,6 +31,8 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["healthy"] is True
     assert found["device"]["kernels"] == find_native()[1]
+    template = Path(mlx_dspark.__file__).parent / "demo" / "target-4bit" / "chat_template.jinja"
+    assert found["pair"]["chat template"] == f"sha256 {hashlib.sha256(template.read_bytes()).hexdigest()}"
 
 
 def test_a_model_that_does_not_load_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
