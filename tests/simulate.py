@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -77,8 +76,9 @@ class Simulation:
             assert 0 <= asked <= room
             block = policy.trim(self.block(at, asked, random))
             kept, drafts = len(block), block.ids()
-            right = list(itertools.takewhile(lambda i: drafts[i] == self.token(at + i), range(kept)))
-            stream = [self.token(at + i) for i in range(len(right) + 1)]
+            truth = [self.token(at + i) for i in range(kept + 1)]
+            standing = [d == t for d, t in zip(drafts, truth, strict=False)]
+            stream = truth[: [*standing, False].index(False) + 1]
             seconds = self.costs.verify_time(1 + kept, 100 + at) + self.costs.overhead
             seconds += self.costs.draft_time(asked) if asked else 0.0
             policy.observe(Outcome(kept, stream, seconds))

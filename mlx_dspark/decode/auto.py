@@ -33,8 +33,8 @@ PROBE = 4
 """Drafts of a probe."""
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
-MARGIN = 1.01
-"""Drafting must promise this much more than plain decoding."""
+MARGIN, LONGER = 1.01, 0.98
+"""Drafting must promise this much more than plain decoding; a longer block may promise this much of the best one."""
 
 
 @dataclass
@@ -45,14 +45,16 @@ class Echo:
     odds: Sequence[float]
     confirmed: int = 0
 
-    def hear(self, tokens: Iterable[int]) -> Iterable[tuple[int, float, bool]]:
+    def hear(self, tokens: Iterable[int]) -> list[tuple[int, float, bool]]:
         """(position, odds, stood) of each draft the tokens decide; nothing after the first that fell."""
+        heard = []
         for token in tokens:
             if self.confirmed >= len(self.ids):
-                return
+                break
             at, stood = self.confirmed, self.ids[self.confirmed] == token
             self.confirmed = at + 1 if stood else len(self.ids)
-            yield at, self.odds[at], stood
+            heard.append((at, self.odds[at], stood))
+        return heard
 
 
 @dataclass
@@ -168,15 +170,12 @@ class AutoCap:
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from what the tokens say of every open proposal; settle the round's account."""
-        news = 0
         for name, (_, echo) in self._blocks.items():
             self._sources[name].echo = echo
         for source in self._sources.values():
-            if source.echo:
-                for evidence in source.echo.hear(outcome.tokens):
-                    source.survival.learn(*evidence)
-                    news = 1
-        self._news += news
+            if source.echo and (evidence := source.echo.hear(outcome.tokens)):
+                source.survival.learn(evidence)
+                self._news += 1
         spent, kept = self._spent(), outcome.kept
         added = spent + self._prices.extra[kept]
         self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
@@ -201,14 +200,16 @@ class AutoCap:
         before = self._standing.rate
         for name, source in self._sources.items():
             gains, costs = source.outlook(self._prices, room, before)
-            best, chosen, free = MARGIN, 0, self._prices.of(name, room) <= FREE
+            free = self._prices.of(name, room) <= FREE
+            best, chosen = MARGIN, 0
             for n in range(1, room + 1):
                 price = self._prices.of(name, n)
                 ratio = (1 + gains[n]) / (1 + costs[n] + price)
-                if ratio > best and (free or price + self._prices.extra[1] <= self._purse):
-                    best, chosen = ratio, n
-                elif ratio > best and not chosen:
-                    reason = "saving"
+                if ratio > (LONGER * best if chosen else best):
+                    if free or price + self._prices.extra[1] <= self._purse:
+                        best, chosen = max(best, ratio), n
+                    elif not chosen:
+                        reason = "saving"
             asked[name] = room if free else chosen
             promise[name] = gains[chosen] - before * (costs[chosen] + self._prices.of(name, chosen))
             if best > max(rate, MARGIN):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-LASTING, FADING = 0.998, 0.97
-"""What a draft's evidence is still worth when the next one is judged: for all sequences, and within one."""
+LASTING, FADING = 0.995, 0.97
+"""What a block's evidence is still worth after the next one's: for all sequences, and within one."""
 FURTHEST = 5.0
 """Most that log-odds are shifted by, by each kind of evidence."""
 
@@ -50,29 +50,36 @@ class Prior:
 
 
 class Shifts:
-    """Fading estimates of what to add to log-odds: one for all positions, and one more for each.
+    """Estimates of what to add to log-odds: one for all positions, and one more for each, from evidence that fades.
 
-    A step of a Bayesian logistic regression (Laplace) each; precisions fall back to `doubt` as evidence fades.
+    Each is the mean of a Bayesian logistic regression (Laplace) whose prior is 0 with precision `doubt`; what is not
+    seen again returns there.
     """
 
     def __init__(self, doubt: float, fade: float):
-        self._doubts, self._fade = [doubt, 2 * doubt], fade
-        self._values, self._precisions = [0.0, 0.0], [doubt, 2 * doubt]
+        self._doubt, self._fade = doubt, fade
+        self._values, self._evidence = [0.0], [0.0]
 
     def at(self, position: int) -> float:
         while len(self._values) < position + 2:
             self._values.append(0.0)
-            self._precisions.append(self._doubts[1])
+            self._evidence.append(0.0)
         return self._values[0] + self._values[position + 1]
 
     def learn(self, position: int, error: float, variance: float) -> None:
         """`error` is 0 or 1 less the chance given, which has this variance; the position was asked `at` before."""
-        values, precisions = self._values, self._precisions
-        for index, doubt in ((0, self._doubts[0]), (position + 1, self._doubts[1])):
-            faded = self._fade * precisions[index]
-            precision = precisions[index] = (faded if faded > doubt else doubt) + variance
-            value = values[index] + error / precision
+        values, evidence = self._values, self._evidence
+        for index, doubt in ((0, self._doubt), (position + 1, 2 * self._doubt)):
+            evidence[index] += variance
+            value = values[index] + error / (doubt + evidence[index])
             values[index] = value if -FURTHEST < value < FURTHEST else FURTHEST if value > 0 else -FURTHEST
+
+    def fade(self) -> None:
+        """A block's evidence is in."""
+        for index, evidence in enumerate(self._evidence):
+            doubt = 2 * self._doubt if index else self._doubt
+            faded = self._evidence[index] = self._fade * evidence
+            self._values[index] *= self._fade * (doubt + evidence) / (doubt + faded)
 
 
 class Experience:
@@ -104,13 +111,16 @@ class Survival:
         """Chance that each draft stands, those before it standing."""
         return [sigmoid(o + s) for o, s in zip(odds, self.shifts(len(odds)), strict=True)]
 
-    def learn(self, position: int, odds: float, stood: bool) -> None:
-        """A draft, all those before it standing, stood or fell."""
+    def learn(self, evidence: Iterable[tuple[int, float, bool]]) -> None:
+        """(position, odds, stood) of one block's drafts; of each, those before it stood."""
         common, own = self._experience.shifts, self._shifts
-        chance = sigmoid(odds + common.at(position) + own.at(position))
-        error, variance = stood - chance, chance * (1 - chance)
-        common.learn(position, error, variance)
-        own.learn(position, error, variance)
+        common.fade()
+        own.fade()
+        for position, odds, stood in evidence:
+            chance = sigmoid(odds + common.at(position) + own.at(position))
+            error, variance = stood - chance, chance * (1 - chance)
+            common.learn(position, error, variance)
+            own.learn(position, error, variance)
 
 
 def sigmoid(x: float) -> float:
