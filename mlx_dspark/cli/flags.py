@@ -21,9 +21,12 @@ def option_fields(owner: type) -> Iterator[tuple[dataclasses.Field[Any], Option,
             yield field, field.metadata["option"], _bare(hints[field.name])
 
 
-def parameters(*owners: type) -> list[inspect.Parameter]:
-    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check."""
-    return [_parameter(*found) for owner in owners for found in option_fields(owner)]
+def parameters(*owners: type, leave: Sequence[str] = ()) -> list[inspect.Parameter]:
+    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check.
+
+    `leave` names fields that a command sets itself.
+    """
+    return [_parameter(*found) for owner in owners for found in option_fields(owner) if found[0].name not in leave]
 
 
 def argument(name: str, text: str) -> inspect.Parameter:
