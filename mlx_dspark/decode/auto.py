@@ -21,11 +21,11 @@ from mlx_dspark.decode.pace import Pace, Prices
 from mlx_dspark.decode.survival import Survival, sigmoid
 from mlx_dspark.models.drafter import DraftBlock
 
-SHARE = 0.012
+SHARE = 0.01
 """Share of the time that may be lost to drafts that fail, probes included."""
 START, MOST = 5.0, 8.0
 """Plain steps in the purse at first, and at most."""
-POOR, RICH = 0.008, 0.04
+POOR, RICH = 0.007, 0.04
 """Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
 RECENT = 4
 """Blocks whose worth stands for the next one's."""
@@ -33,10 +33,15 @@ REPLAN = 3
 """Rounds that drafted until the plan is made anew."""
 PROBE, FIRST_PROBE = 4, 40.0
 """Drafts of a probe; plain steps that count as gone by before the first round."""
+SAMPLE = 8
+"""Of plain rounds in a row, every so many is timed."""
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
 MARGIN, LONGER = 1.01, 0.98
 """Drafting must promise this much more than plain decoding; a longer block may promise this much of the best one."""
+
+
+NOBODY = [("", 0)]
 
 
 @dataclass
@@ -47,11 +52,16 @@ class Echo:
     odds: Sequence[float]
     confirmed: int = 0
 
+    @property
+    def over(self) -> bool:
+        """Is every draft decided, or out of reach?"""
+        return self.confirmed >= len(self.ids)
+
     def hear(self, tokens: Iterable[int]) -> list[tuple[int, float, bool]]:
         """(position, odds, stood) of each draft the tokens decide; nothing after the first that fell."""
         heard = []
         for token in tokens:
-            if self.confirmed >= len(self.ids):
+            if self.over:
                 break
             at, stood = self.confirmed, self.ids[self.confirmed] == token
             self.confirmed = at + 1 if stood else len(self.ids)
@@ -101,17 +111,15 @@ class Plan:
     asked: Mapping[str, int] = field(default_factory=dict)
     promise: Mapping[str, float] = field(default_factory=dict)
     rate: float = 1.0
-
-    @property
-    def most(self) -> int:
-        return max(self.asked.values(), default=0)
+    dear: bool = False  # does it ask a drafter that costs something?
+    most: int = 0
 
 
 class AutoCap:
-    """One sequence's. `survivals` by source name; `most` bounds the drafts of a block."""
+    """One sequence's. `survivals` by source name, one at least; a name that is not among them counts as the first."""
 
-    def __init__(self, pace: Pace, survivals: Mapping[str, Survival], most: int = 64):
-        self._pace, self._most = pace, most
+    def __init__(self, pace: Pace, survivals: Mapping[str, Survival]):
+        self._pace = pace
         self._sources = {name: Source(survival) for name, survival in survivals.items()}
         self._purse, self._idle = START, FIRST_PROBE
         self._now = Moment(0, 0)
@@ -122,6 +130,7 @@ class AutoCap:
         self._blocks: dict[str, tuple[DraftBlock, Echo]] = {}
         self._drafted: list[tuple[str, int]] = []
         self._kept, self._predicted = 0, 1.0
+        self._open = False  # is a proposal not decided yet?
 
     @property
     def choice(self) -> Choice:
@@ -129,7 +138,7 @@ class AutoCap:
 
     def ask(self, now: Moment) -> int:
         """Sets what each source will be asked for and returns the most of it."""
-        self._now, room = now, max(0, min(now.room, self._most))
+        self._now, room = now, max(0, now.room)
         self._blocks.clear()
         self._drafted.clear()
         self._kept, self._predicted = 0, 1.0
@@ -142,7 +151,7 @@ class AutoCap:
             if self._outdated(room):
                 self._standing = self._planned(room)
                 self._basis, self._news = (self._prices, room), 0
-            self._plan = self._standing if self._drafts(self._standing) else self._probing(room)
+            self._plan = self._standing if self._standing.dear else self._probing(room)
         return self._plan.most
 
     def wanted(self, source: str, best: DraftBlock) -> int:
@@ -162,7 +171,7 @@ class AutoCap:
         echo = self._read(block)
         afford = self._purse - self._spent()
         best, standing, gain, rate = 0.0, 1.0, 0.0, self._plan.rate
-        for i, chance in enumerate(self._sources[block.source].survival.chances(echo.odds)):
+        for i, chance in enumerate(self._source(block.source).survival.chances(echo.odds)):
             standing *= chance
             gain += standing
             price = self._prices.extra[i + 1]
@@ -172,29 +181,37 @@ class AutoCap:
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from what the tokens say of every open proposal; settle the round's account."""
+        if not self._blocks and not self._open:
+            self._purse, self._idle = min(MOST, self._purse + SHARE), self._idle + 1
+            if self._idle % SAMPLE < 1 or not self._pace.trusted:
+                self._time(0, outcome)
+            return
         for name, (_, echo) in self._blocks.items():
-            self._sources[name].echo = echo
+            self._source(name).echo = echo
         for source in self._sources.values():
-            if source.echo and (evidence := source.echo.hear(outcome.tokens)):
-                source.survival.learn(evidence)
+            if source.echo:
+                source.survival.learn(source.echo.hear(outcome.tokens))
                 self._news += 1
+                if source.echo.over:
+                    source.echo = None
+        self._open = any(source.echo for source in self._sources.values())
         spent, kept = self._spent(), outcome.kept
         added = spent + self._prices.extra[kept]
         self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
         self._idle = self._idle + 1 if spent <= FREE else 0.0
-        dear = [drafted for drafted in self._drafted if self._prices.of(*drafted) > FREE]
-        if self._now.sharing == 1 and self._now.room and len(dear) < 2:
-            self._pace.observe(self._now.depth, dear[0] if dear else ("", 0), kept, outcome.seconds)
+        self._time(kept, outcome)
+
+    def _time(self, kept: int, outcome: Outcome) -> None:
+        """Tell the pace what the round took, if it was this sequence's alone and of one kind."""
+        dear = [d for d in self._drafted if self._prices.of(*d) > FREE] or NOBODY
+        if self._now.sharing == 1 and self._now.room and len(dear) == 1:
+            self._pace.observe(self._now.depth, dear[0], kept, outcome.seconds)
 
     def _outdated(self, room: int) -> bool:
         """Has the ground of the standing plan changed? One that drafts stands for some rounds of evidence."""
         if self._basis[0] is not self._prices or self._basis[1] != room or self._standing.reason == "saving":
             return True
         return self._news >= (REPLAN if self._standing.rate > 1 else 1)
-
-    def _drafts(self, plan: Plan) -> bool:
-        """Does the plan ask a drafter that costs something?"""
-        return any(n and self._prices.of(source, n) > FREE for source, n in plan.asked.items())
 
     def _planned(self, room: int) -> Plan:
         """Each source's best number of drafts by its outlook."""
@@ -216,22 +233,23 @@ class AutoCap:
             promise[name] = gains[chosen] - before * (costs[chosen] + self._prices.of(name, chosen))
             if best > max(rate, MARGIN):
                 rate, reason = best, "pays"
-        return Plan(reason, asked, promise, rate)
+        dear = any(n and self._prices.of(source, n) > FREE for source, n in asked.items())
+        return Plan(reason, asked, promise, rate, dear, max(asked.values(), default=0))
 
     def _probing(self, room: int) -> Plan:
         """The standing plan, and one source that it leaves alone if the idle time's share pays for a probe."""
         plan, count = self._standing, min(PROBE, room)
+        allowed = min((POOR + RICH * self._purse / MOST) * self._idle, self._purse)
         for name in self._sources:
-            price = self._prices.of(name, count)
-            share = POOR + RICH * self._purse / MOST
-            if not plan.asked.get(name) and price <= min(share * self._idle, self._purse):
-                return Plan("probe", {**plan.asked, name: count}, {**plan.promise, name: float("inf")}, plan.rate)
+            if self._prices.of(name, count) <= allowed and not plan.asked.get(name):
+                asked, promise = {**plan.asked, name: count}, {**plan.promise, name: float("inf")}
+                return Plan("probe", asked, promise, plan.rate, True, max(asked.values()))
         return plan
 
     def _read(self, block: DraftBlock) -> Echo:
         """The block on the host, with odds; waits for it, once."""
         if block.source not in self._blocks or self._blocks[block.source][0] is not block:
-            source = self._sources[block.source]
+            source = self._source(block.source)
             ids = block.ids()
             margins: Sequence[float | None] = block.confidence.read(len(ids)) if block.confidence else [None] * len(ids)
             odds = source.survival.odds(margins)
@@ -241,6 +259,9 @@ class AutoCap:
             self._drafted.append((block.source, len(ids)))
         return self._blocks[block.source][1]
 
+    def _source(self, name: str) -> Source:
+        return self._sources.get(name) or next(iter(self._sources.values()))
+
     def _spent(self) -> float:
         return sum(self._prices.of(source, count) for source, count in self._drafted)
 
@@ -248,7 +269,7 @@ class AutoCap:
         """Drafts expected to stand less what verifying them costs, at the best cut."""
         standing, gain, best = 1.0, 0.0, 0.0
         echo = self._read(block)
-        for i, chance in enumerate(self._sources[block.source].survival.chances(echo.odds)):
+        for i, chance in enumerate(self._source(block.source).survival.chances(echo.odds)):
             standing *= chance
             gain += standing
             best = max(best, gain - self._plan.rate * self._prices.extra[i + 1])

@@ -46,7 +46,8 @@ class Pace:
         self._strain = 1.0  # the same for what drafting adds, beyond that
         self._since_plain = REFERENCE
         self._known: dict[tuple[int, int, int], tuple[float, Prices]] = {}
-        self._scaled: dict[tuple[int, int, int, float], Prices] = {}
+        self._scaled: dict[tuple[int, int, int], Prices] = {}
+        self._scale = 1.0  # the strain, rounded: prices are made anew when it moves
 
     @property
     def wants_plain(self) -> bool:
@@ -55,14 +56,15 @@ class Pace:
 
     def prices(self, depth: int, drafts: int, sharing: int = 1) -> Prices:
         """For a sequence at `depth`, one of `sharing` that all do alike, and 0..drafts drafts."""
-        k = round(self._strain, 2)
-        key = (depth // GRAIN, drafts, sharing, k)
-        if key not in self._scaled:
+        key = (depth // GRAIN, drafts, sharing)
+        found = self._scaled.get(key)
+        if found is None:
             if len(self._scaled) > 512:
                 self._scaled.clear()
-            _, known = self._base(depth, drafts, sharing)
-            self._scaled[key] = Prices([k * e for e in known.extra], [k * d for d in known.draft], k * known.lookup)
-        return self._scaled[key]
+            k, (_, known) = self._scale, self._base(depth, drafts, sharing)
+            found = Prices([k * e for e in known.extra], [k * d for d in known.draft], k * known.lookup)
+            self._scaled[key] = found
+        return found
 
     def observe(self, depth: int, drafted: tuple[str, int], kept: int, seconds: float) -> None:
         """A round of one sequence: who drafted how many, how many were verified."""
@@ -82,11 +84,15 @@ class Pace:
         self._strain = max(low, min(high, _towards(self._strain, strain, 0.02 if self.trusted else 0.2)))
         if self.trusted:
             self._speed = _towards(self._speed, measured / (1 + self._strain * added), 0.05)
+        if abs(self._strain - self._scale) > 0.01 * self._scale:
+            self._scale = self._strain
+            self._scaled.clear()
 
     def _base(self, depth: int, drafts: int, sharing: int) -> tuple[float, Prices]:
         """A plain round's seconds by the table, and its prices without correction."""
         key = (depth // GRAIN, drafts, sharing)
-        if key not in self._known:
+        found = self._known.get(key)
+        if found is None:
             if len(self._known) > 512:
                 self._known.clear()
             t, depth = self.table, key[0] * GRAIN
@@ -97,8 +103,8 @@ class Pace:
                 dearest = max(dearest, seconds / plain - 1)
                 extra.append(dearest)
             draft = [t.draft_time(n) / plain for n in range(drafts + 1)]
-            self._known[key] = plain, Prices(extra, draft, t.lookup / plain)
-        return self._known[key]
+            found = self._known[key] = plain, Prices(extra, draft, t.lookup / plain)
+        return found
 
 
 def _towards(old: float, new: float, share: float) -> float:

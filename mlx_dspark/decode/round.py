@@ -105,8 +105,7 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     watch.lap("rollback", state.arrays())
 
     for s, (_, c), (begin, _) in zip(sessions, committed, spans, strict=True):
-        rows = slice(begin, begin + len(c.tokens))
-        s.observe({layer: verified.taps[layer][rows] for layer in s.drafter.taps})
+        s.observe(verified.taps, begin, len(c.tokens))
     watch.lap("observe", [])
     for s, b, (_, c) in zip(sessions, blocks, committed, strict=True):
         s.cap.observe(Outcome(len(b), c.tokens, watch.seconds()))

@@ -6,7 +6,7 @@ The last id is the anchor: committed, not yet consumed. Knows no model family an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -20,6 +20,8 @@ from mlx_dspark.models.state import Row, Snapshot, State
 from mlx_dspark.models.target import Target
 
 PREFILL_CHUNK = 256
+Rows = tuple[Mapping[int, mx.array], int, int]
+"""Taps of a whole round, and which rows of them are one sequence's: the first, and how many."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Session:
     draft_state: object = field(init=False)
     finish: str | None = None
     top_logprobs: int | None = None  # alternatives to report with each token's log-probability; None reports neither
-    _unseen: deque[Mapping[int, mx.array]] = field(default_factory=deque)  # taps the drafter was not shown yet
+    _unseen: deque[Rows] = field(default_factory=deque)  # taps the drafter was not shown yet
     _held: int = 0  # rows in them
     _seen: int = 0  # tokens the drafter was told of
 
@@ -158,23 +160,24 @@ class Session:
         self.finish = kept.finish or self.finish
         return kept
 
-    def observe(self, taps: Mapping[int, mx.array]) -> None:
-        """Keep the taps of what the target has consumed since: the old anchor and all but the newest id.
+    def observe(self, taps: Mapping[int, mx.array], begin: int, count: int) -> None:
+        """Keep rows begin.. of the taps, of the `count` tokens the target has consumed: the old anchor and all but
+        the newest id.
 
         The drafter is told of them when it next drafts: rounds without drafts cost it nothing.
         """
-        if not taps:
+        if not self.drafter.taps:
             return
-        self._unseen.append(taps)
-        self._held += _rows(taps)
-        while self._held - _rows(self._unseen[0]) >= self.drafter.context:
-            self._held -= _rows(self._unseen.popleft())
+        self._unseen.append((taps, begin, count))
+        self._held += count
+        while self._held - self._unseen[0][2] >= self.drafter.context:
+            self._held -= self._unseen.popleft()[2]
 
     def catch_up(self) -> None:
         """Tell the drafter of all tokens the target has consumed."""
         begin, self._seen = self._seen, self.row.length
         if begin < self._seen:
-            taps = {k: _joined([found[k] for found in self._unseen]) for k in self.drafter.taps if self._unseen}
+            taps = {layer: _joined(layer, self._unseen) for layer in self.drafter.taps if self._unseen}
             self.drafter.observe(self.draft_state, self.ids[begin : self._seen], begin, taps)
         self._unseen.clear()
         self._held = 0
@@ -184,9 +187,7 @@ class Session:
         self.finish = self.finish or "cancelled"
 
 
-def _rows(taps: Mapping[int, mx.array]) -> int:
-    return int(next(iter(taps.values())).shape[0])
-
-
-def _joined(parts: Sequence[mx.array]) -> mx.array:
-    return parts[0] if len(parts) == 1 else mx.concatenate(list(parts))
+def _joined(layer: int, parts: Iterable[Rows]) -> mx.array:
+    """The rows of one layer, in order."""
+    rows = [taps[layer][begin : begin + count] for taps, begin, count in parts]
+    return rows[0] if len(rows) == 1 else mx.concatenate(rows)

@@ -91,8 +91,8 @@ class Pair:
 
     def _cap(self, max_draft: int | None, sampled: bool) -> CapPolicy:
         """What decides how many drafts a round of one sequence gets."""
-        if max_draft is not None:
-            return FixedCap(max_draft)
+        if max_draft is not None or not self.drafter.sources:
+            return FixedCap(max_draft or 0)
         for source in self.drafter.sources:
             if (source, sampled) not in self._experience:
                 self._experience[source, sampled] = Experience(prior_of(source, sampled))
