@@ -150,9 +150,10 @@ def measure(
         if len(verify) == 1:
             draft = _drafts(bench, session)
             overhead = _overhead(bench, session, depth)
+    lookup = _lookup(bench)
     progress(1.0)
     note = f"not measured: {', '.join(skipped)}" if skipped else ""
-    return CostTable(verify, draft, _lookup(bench), overhead, note)
+    return CostTable(verify, draft, lookup, overhead, note)
 
 
 @dataclass
