@@ -45,8 +45,10 @@ class OnHost:
     def read(self, count: int) -> list[float]:
         found = []
         for row in self.rows[:count]:
-            below, top = np.partition(np.array(row, copy=False)[0], -2)[-2:]
-            found.append(float(top - below))
+            values = np.array(row, copy=False)[0]
+            at = int(values.argmax())
+            rest = (part.max() for part in (values[:at], values[at + 1 :]) if part.size)  # faster than a partition
+            found.append(float(values[at] - max(rest)))
         return found
 
 
