@@ -1,7 +1,8 @@
 """The cap that learns: each round, the number of drafts with the most expected tokens a second, none included.
 
 Before drafting it chooses whom to ask for how many, from what recent blocks were worth; after drafting it keeps the
-part of this block worth verifying, from the drafter's own margins. Both compare drafts expected to stand with their
+part of this block worth verifying, from the drafter's own margins (in a run of blocks that were kept whole, some are
+not read: waiting for them costs time too). Both compare drafts expected to stand with their
 price, both in plain steps (Leviathan et al., 2023; the schedule of the DSpark paper's Algorithm 1). Drafts that were
 not verified are compared with what is decoded later, so a probe costs the drafter's time alone.
 
@@ -33,6 +34,8 @@ REPLAN = 3
 """Rounds that drafted until the plan is made anew."""
 PROBE, FIRST_PROBE = 4, 40.0
 """Drafts of a probe; plain steps that count as gone by before the first round."""
+STREAK, UNREAD = 3, 2
+"""Blocks kept whole in a row from which on so many are verified whole without waiting to read them."""
 SAMPLE = 8
 """Of plain rounds in a row, every so many is timed."""
 FREE = 0.01
@@ -77,6 +80,8 @@ class Source:
     recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RECENT))
     echo: Echo | None = None
     blank: list[float] = field(default_factory=list)
+    streak: int = 0  # blocks in a row that were kept whole and mostly stood
+    unread: int = 0  # of these, since one was read
 
     def outlook(self, prices: Prices, count: int, rate: float) -> tuple[list[float], list[float]]:
         """Per number of drafts asked for, 0..count: drafts expected to stand and what verifying costs.
@@ -129,7 +134,7 @@ class AutoCap:
         self._news = 0  # rounds with evidence since it was made
         self._blocks: dict[str, tuple[DraftBlock, Echo]] = {}
         self._drafted: list[tuple[str, int]] = []
-        self._kept, self._predicted = 0, 1.0
+        self._kept, self._predicted, self._expected = 0, 1.0, 1.0
         self._open = False  # is a proposal not decided yet?
 
     @property
@@ -168,20 +173,27 @@ class AutoCap:
         """Cut where the next draft's chance to stand no longer pays for its row, or the purse ends."""
         if not len(block):
             return block
+        source = self._source(block.source)
+        if self._needs_no_reading(source, block):
+            source.unread, self._kept, self._predicted = source.unread + 1, len(block), self._expected
+            self._drafted.append((block.source, len(block)))
+            return block
+        source.unread = 0
         echo = self._read(block)
         afford = self._purse - self._spent()
         best, standing, gain, rate = 0.0, 1.0, 0.0, self._plan.rate
-        for i, chance in enumerate(self._source(block.source).survival.chances(echo.odds)):
+        for i, chance in enumerate(source.survival.chances(echo.odds)):
             standing *= chance
             gain += standing
             price = self._prices.extra[i + 1]
             if gain - rate * price > best and price <= afford:
                 best, self._kept, self._predicted = gain - rate * price, i + 1, 1 + gain
+        self._expected = self._predicted
         return block.cut(self._kept)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from what the tokens say of every open proposal; settle the round's account."""
-        if not self._blocks and not self._open:
+        if not self._drafted and not self._open:
             self._purse, self._idle = min(MOST, self._purse + SHARE), self._idle + 1
             if self._idle % SAMPLE < 1 or not self._pace.trusted:
                 self._time(0, outcome)
@@ -196,10 +208,18 @@ class AutoCap:
                     source.echo = None
         self._open = any(source.echo for source in self._sources.values())
         spent, kept = self._spent(), outcome.kept
+        for name, count in self._drafted:
+            whole = kept == count and 2 * len(outcome.tokens) > kept
+            self._source(name).streak = self._source(name).streak + 1 if whole else 0
         added = spent + self._prices.extra[kept]
         self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
         self._idle = self._idle + 1 if spent <= FREE else 0.0
         self._time(kept, outcome)
+
+    def _needs_no_reading(self, source: Source, block: DraftBlock) -> bool:
+        """Would it be kept whole as the ones before it, and can the purse pay for that?"""
+        price = self._prices.of(block.source, len(block)) + self._prices.extra[len(block)]
+        return source.streak >= STREAK and source.unread < UNREAD and not self._blocks and price <= self._purse
 
     def _time(self, kept: int, outcome: Outcome) -> None:
         """Tell the pace what the round took, if it was this sequence's alone and of one kind."""
