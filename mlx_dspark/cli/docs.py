@@ -8,10 +8,17 @@ from pathlib import Path
 
 from mlx_dspark.checkpoint.convert_options import ConvertOptions
 from mlx_dspark.cli.agents import AgentOptions
+from mlx_dspark.cli.calibrate import CalibrateOptions
 from mlx_dspark.cli.flags import table
 from mlx_dspark.cli.main import GENERATE, SERVE
 
-TABLES = {"options": GENERATE, "serve": SERVE, "agents": (AgentOptions,), "convert": (ConvertOptions,)}
+TABLES = {
+    "options": GENERATE,
+    "serve": SERVE,
+    "agents": (AgentOptions,),
+    "calibrate": (CalibrateOptions,),
+    "convert": (ConvertOptions,),
+}
 
 
 def updated(text: str) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from mlx_dspark.checkpoint.convert_options import ConvertOptions
 from mlx_dspark.cli.agents import AgentOptions
+from mlx_dspark.cli.calibrate import CalibrateOptions
 from mlx_dspark.cli.doctor import DoctorOptions
 from mlx_dspark.cli.flags import argument, command, parameters, rest
 from mlx_dspark.cli.generate import TerminalOptions
@@ -117,6 +118,20 @@ app.command("convert")(
         ],
     )
 )
+
+
+def _calibrate(values: dict[str, Any]) -> None:
+    """Measure what target steps and drafts cost on this machine, for `--max-draft auto` to decide by.
+
+    generate and serve do so by themselves, in a few seconds, when nothing is stored; this takes longer contexts too.
+    """
+    from mlx_dspark.cli.calibrate import run
+
+    run(values)
+
+
+CALIBRATE = (LoadOptions, CalibrateOptions)
+app.command("calibrate")(command(_calibrate, parameters(*CALIBRATE, leave=("calibrate",))))
 
 
 def _doctor(values: dict[str, Any]) -> None:
