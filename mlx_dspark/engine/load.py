@@ -10,7 +10,8 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import DrafterConfig, TargetConfig
 from mlx_dspark.checkpoint.drafter_config import read_drafter_config
-from mlx_dspark.checkpoint.resolve import drafter_for, resolve
+from mlx_dspark.checkpoint.registry import drafter_for
+from mlx_dspark.checkpoint.resolve import resolve
 from mlx_dspark.checkpoint.target_config import read_target_config
 from mlx_dspark.checkpoint.tokenizer import Tokenizer
 from mlx_dspark.checkpoint.weights import Weights
