@@ -52,7 +52,8 @@ def choose_arms(pair: Pair, options: BenchmarkOptions) -> list[Arm]:
                 raise OptionError(
                     f"--caps has {cap}, but {mode} drafts at most {drafter.max_draft} tokens a round; leave it out"
                 )
-            label = f"{mode} {name}" if len(modes) > 1 else f"cap {name}"
+            label = name if cap is None else f"cap {name}"
+            label = f"{mode} {label}" if len(modes) > 1 else label
             arms.append(Arm(label, mode, cap, replace(pair, drafter=drafter)))
     return arms
 

@@ -86,12 +86,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """What calibration measured of this pair on this machine."""
+    """What calibration measured of this pair on this machine; `note` says what it left out."""
 
     verify: tuple[Curve, ...]
     draft_milliseconds: dict[int, float]
     lookup_milliseconds: float | None = None
     overhead_milliseconds: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)

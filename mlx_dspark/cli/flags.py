@@ -21,9 +21,12 @@ def option_fields(owner: type) -> Iterator[tuple[dataclasses.Field[Any], Option,
             yield field, field.metadata["option"], _bare(hints[field.name])
 
 
-def parameters(*owners: type) -> list[inspect.Parameter]:
-    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check."""
-    return [_parameter(*found) for owner in owners for found in option_fields(owner)]
+def parameters(*owners: type, without: Sequence[str] = ()) -> list[inspect.Parameter]:
+    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check.
+
+    Fields named in `without` have no flag here and keep their defaults.
+    """
+    return [_parameter(*found) for owner in owners for found in option_fields(owner) if found[0].name not in without]
 
 
 def argument(name: str, text: str) -> inspect.Parameter:
@@ -57,11 +60,13 @@ def collect(owner: type, values: Mapping[str, Any]) -> Any:
     return owner(**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
 
 
-def table(*owners: type) -> str:
+def table(*owners: type, without: Sequence[str] = ()) -> str:
     """The flags of these dataclasses as a Markdown table (README and docs are made from it)."""
     lines = ["| flag | default | meaning |", "|---|---|---|"]
     for owner in owners:
         for field, spec, kind in option_fields(owner):
+            if field.name in without:
+                continue
             default = "" if field.default in (None, ()) else f"`{_shown(field.default)}`"
             lines.append(f"| `{_flags(field, kind)}` | {default} | {spec.help} |")
     return "\n".join(lines)

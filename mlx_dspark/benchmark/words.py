@@ -1,0 +1,98 @@
+"""A report's figures as words, the same in every output: speeds, ratios, verdict, method. Computes nothing."""
+
+from __future__ import annotations
+
+from mlx_dspark.benchmark.arms import AUTO
+from mlx_dspark.benchmark.report import Cell, Report, Spread
+from mlx_dspark.benchmark.summary import automatic, best_fixed
+
+NOTHING = "–"
+
+
+def speed(spread: Spread | None) -> str:
+    """Tokens a second: 91.3, 314."""
+    return NOTHING if spread is None else number(spread.median)
+
+
+def number(value: float) -> str:
+    """Three digits that mean something."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def ratio(spread: Spread | None) -> str:
+    """1.27×."""
+    return NOTHING if spread is None else f"{spread.median:.2f}×"
+
+
+def span(spread: Spread | None) -> str:
+    """1.22–1.31, the least and the most."""
+    return NOTHING if spread is None else f"{spread.low:.2f}–{spread.high:.2f}"
+
+
+def percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{100 * share:.0f} %"
+
+
+def verdict(report: Report) -> str:
+    """Whether drafted text was the plain text, over how much."""
+    count = f"{report.compared_runs:,} drafted runs, {report.compared_tokens:,} tokens"
+    spoiled = sum(not fault.lossy for fault in report.faults)
+    if report.lossless:
+        timing = f" But {spoiled} runs swapped, so their speeds are left out." if spoiled else ""
+        return f"Lossless: {count}, every one equal to plain decoding.{timing}"
+    if not report.compared_runs:
+        return "Nothing was compared."
+    bad = sum(fault.lossy for fault in report.faults)
+    return f"NOT lossless: {bad} of {len(report.runs):,} runs differ from plain decoding, crash or end early."
+
+
+def partial(report: Report) -> str:
+    """What a stopped measurement is worth; empty for a whole one."""
+    if not report.partial:
+        return ""
+    m = report.method
+    return f"Partial: stopped after {m.trials} of {m.trials_asked} trials; figures are of complete trials only."
+
+
+def method(report: Report) -> str:
+    """How it was measured, in two sentences."""
+    m = report.method
+    count = ", ".join(f"{n} {kind}" for kind, n in m.prompts.items())
+    picked = "greedy" if m.temperature == 0 else f"sampled at temperature {m.temperature:g}, seed {m.seed}"
+    suite = "" if m.suite == "built-in" else f" of {m.suite}"
+    return (
+        f"{count} prompts{suite}, answers of up to {m.max_tokens} tokens, {picked}, thinking "
+        f"{'on' if m.thinking else 'off'}; plain and drafted runs alternate in one process, {m.trials} timed "
+        f"{'trial' if m.trials == 1 else 'trials'} after a rehearsal. Figures are medians over trials, ranges the least "
+        "and the most; a speedup is plain over drafted decoding time of the same prompts in the same trial."
+    )
+
+
+def machine(report: Report) -> str:
+    """The machine in one line."""
+    m = report.machine
+    load = f", load {m.load[0]:g} when it began" if m.load else ""
+    versions = ", ".join(f"{name} {version}" for name, version in m.versions.items())
+    memory = f"{m.memory_bytes / 2**30:.0f} GiB"
+    return f"{m.chip}, {m.cores} cores, {memory}, {m.system}, {m.device}; {versions}{load}"
+
+
+def best(report: Report, kind: str) -> str:
+    """The best fixed cap of a kind, and the automatic one beside it."""
+    cells = report.of_kind(kind)
+    fixed, auto = best_fixed(cells), automatic(cells)
+    parts = [f"best fixed {fixed.arm} {ratio(fixed.speedup)}"] if fixed else []
+    if auto:
+        total = next((t for t in report.totals if t.arm == auto.arm), None)
+        share = total.of_best_fixed.get(kind) if total else None
+        parts.append(f"{auto.arm} {ratio(auto.speedup)}" + (f", {share:.2f} of its speed" if share else ""))
+    return "; ".join(parts) or "no drafted run is good"
+
+
+def usual_cap(cell: Cell) -> str:
+    """How many drafts an automatic cap chose, most often first: "4 in 72 % of rounds"."""
+    total = sum(cell.drafts.values())
+    if cell.cap != AUTO or not total:
+        return ""
+    most = max(cell.drafts, key=lambda n: cell.drafts[n])
+    return f"{most} in {percent(cell.drafts[most] / total)} of rounds"
