@@ -90,7 +90,7 @@ def _drafter_facts(folder: Path, c: DrafterConfig) -> list[tuple[str, str]]:
         ("window", f"{c.window:,} tokens"),
         ("reads", f"target layers {', '.join(map(str, c.taps))}"),
         ("Markov head", f"rank {c.markov_rank}"),
-        ("confidence head", "yes" if c.confidence_head else "no"),
+        ("confidence", "a head of its own" if c.confidence_head else "no head for it"),
     ]
     tensors = [t for file in sorted(folder.glob("*.safetensors")) for t in read_header(file).values()]
     if not PACKED & {t.dtype for t in tensors}:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlx_dspark.benchmark.arms import AUTO
 from mlx_dspark.benchmark.report import Cell, Report, Spread
 from mlx_dspark.benchmark.summary import automatic, best_fixed
@@ -25,8 +27,8 @@ def ratio(spread: Spread | None) -> str:
 
 
 def span(spread: Spread | None) -> str:
-    """1.22–1.31, the least and the most."""
-    return NOTHING if spread is None else f"{spread.low:.2f}–{spread.high:.2f}"
+    """1.22–1.31, the least and the most; nothing where there was one trial."""
+    return NOTHING if spread is None or spread.low == spread.high else f"{spread.low:.2f}–{spread.high:.2f}"
 
 
 def percent(share: float | None) -> str:
@@ -60,11 +62,12 @@ def method(report: Report) -> str:
     count = ", ".join(f"{n} {kind}" for kind, n in m.prompts.items())
     picked = "greedy" if m.temperature == 0 else f"sampled at temperature {m.temperature:g}, seed {m.seed}"
     suite = "" if m.suite == "built-in" else f" of {m.suite}"
+    trials = "trial" if m.trials == 1 else "trials"
     return (
         f"{count} prompts{suite}, answers of up to {m.max_tokens} tokens, {picked}, thinking "
-        f"{'on' if m.thinking else 'off'}; plain and drafted runs alternate in one process, {m.trials} timed "
-        f"{'trial' if m.trials == 1 else 'trials'} after a rehearsal. Figures are medians over trials, ranges the least "
-        "and the most; a speedup is plain over drafted decoding time of the same prompts in the same trial."
+        f"{'on' if m.thinking else 'off'}; plain and drafted runs alternate in one process, {m.trials} timed {trials} "
+        "after a rehearsal. Figures are medians over trials, ranges the least and the most; a speedup is plain over "
+        "drafted decoding time of the same prompts in the same trial."
     )
 
 
@@ -78,15 +81,19 @@ def machine(report: Report) -> str:
 
 
 def best(report: Report, kind: str) -> str:
-    """The best fixed cap of a kind, and the automatic one beside it."""
-    cells = report.of_kind(kind)
+    """The best fixed cap of a kind and the automatic one beside it, mode by mode."""
+    modes = dict.fromkeys(total.mode for total in report.totals)
+    found = [_best([c for c in report.of_kind(kind) if c.mode == mode], report, kind) for mode in modes]
+    return "; ".join(filter(None, found)) or "no drafted run is good"
+
+
+def _best(cells: Sequence[Cell], report: Report, kind: str) -> str:
     fixed, auto = best_fixed(cells), automatic(cells)
-    parts = [f"best fixed {fixed.arm} {ratio(fixed.speedup)}"] if fixed else []
+    parts = [f"best fixed {fixed.arm}, {ratio(fixed.speedup)}"] if fixed else []
     if auto:
-        total = next((t for t in report.totals if t.arm == auto.arm), None)
-        share = total.of_best_fixed.get(kind) if total else None
-        parts.append(f"{auto.arm} {ratio(auto.speedup)}" + (f", {share:.2f} of its speed" if share else ""))
-    return "; ".join(parts) or "no drafted run is good"
+        share = next((t.of_best_fixed.get(kind) for t in report.totals if t.arm == auto.arm), None)
+        parts.append(f"{auto.arm} {ratio(auto.speedup)}" + (f" ({share:.2f} of that speed)" if share else ""))
+    return ", ".join(parts)
 
 
 def usual_cap(cell: Cell) -> str:

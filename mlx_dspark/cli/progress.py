@@ -13,7 +13,7 @@ LONG_PROMPT = 512
 
 
 class Progress:
-    """Context manager; `say` sets the status, `prefill` and `step` move the bar, `done` clears both before text appears."""
+    """Context manager; `say` sets the status, `prefill` and `step` move the bar, `done` clears both before text."""
 
     def __init__(self, out: TextIO, *, enabled: bool):
         console = Console(file=out)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from mlx_dspark.benchmark import words
-from mlx_dspark.benchmark.arms import AUTO, PLAIN
+from mlx_dspark.benchmark.arms import AUTO
 from mlx_dspark.benchmark.page.svg import Scale, apart, drawing, el, label, line, polyline, ticks
 from mlx_dspark.benchmark.report import Cell, Curve, Curves, Report, Spread
 
@@ -49,7 +49,6 @@ def speed_chart(cells: Sequence[Cell], limits: tuple[float, float]) -> Markup | 
         parts += _values(spots, (auto_x, own), y)
     if auto:
         parts.append(label(auto_x, HEIGHT - 22, AUTO, "t strong"))
-    parts.append(_plain_label(cells, y, good))
     return drawing(WIDTH, HEIGHT, _in_words(cells), *parts)
 
 
@@ -76,12 +75,9 @@ def _values(spots: Sequence[tuple[float, Spread]], auto: tuple[float, Spread | N
     return parts
 
 
-def _plain_label(cells: Sequence[Cell], y: Scale, good: Sequence[Cell]) -> Markup:
-    """Says what the dashed line is, on the side of it where there are fewer points."""
-    plain = next((c.tokens_per_second for c in cells if c.mode == PLAIN), None)
-    text = "plain" + (f", {words.speed(plain)} tok/s" if plain else "")
-    above = sum(c.speedup.median >= 1 for c in good if c.speedup) * 2 >= len(good)
-    return label(LEFT + 2, y(1) + (13 if above else -6), text, "t halo", "start")
+def dash() -> Markup:
+    """The dashed line of plain decoding, to stand in a sentence."""
+    return el("svg", line(0, 4, 24, 4, "plain"), viewBox="0 0 24 8", class_="dash", aria_hidden="true")
 
 
 def _in_words(cells: Sequence[Cell]) -> str:
@@ -131,7 +127,7 @@ def verify_chart(curves: Curves, chosen: dict[str, int]) -> Markup:
         if n in shallow.milliseconds:
             at = y(shallow.milliseconds[n])
             parts.append(el("circle", cx=x(n), cy=at, r=7.0, class_="ring"))
-            parts.append(label(x(n), at + 22, " ".join(kinds), "t strong halo"))
+            parts.append(label(x(n), at + 23, ", ".join(kinds), "t strong halo"))
     return drawing(WIDTH, HEIGHT, _curves_in_words(curves), *parts)
 
 

@@ -27,7 +27,9 @@ def write_index(folder: Path) -> tuple[Path, int]:
         raise OptionError(f"--index {folder} has an {NAME} that is no index of pages; choose another folder")
     pages = [_entry(file, found) for file in sorted(folder.glob("*.html")) if (found := summary_of(file))]
     if not pages:
-        raise OptionError(f"--index {folder} holds no page; make one with mlx-dspark benchmark --html {folder}/NAME.html")
+        raise OptionError(
+            f"--index {folder} holds no page; make one with mlx-dspark benchmark --html {folder}/NAME.html"
+        )
     write_whole(path, render(NAME, pages=pages))
     return path, len(pages)
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from mlx_dspark.benchmark import text, words
 from mlx_dspark.benchmark.arms import AUTO, PLAIN
 from mlx_dspark.benchmark.describe import big, bytes_text
-from mlx_dspark.benchmark.page.charts import accept_chart, bounds, speed_chart, verify_chart
+from mlx_dspark.benchmark.page.charts import accept_chart, bounds, dash, speed_chart, verify_chart
 from mlx_dspark.benchmark.page.strips import PARTS, layer_legend, layer_strip, share_bar
 from mlx_dspark.benchmark.report import Cell, Report, Total
 from mlx_dspark.benchmark.summary import automatic, best_fixed
@@ -36,6 +36,8 @@ def page(report: Report) -> str:
         verdict=words.verdict(report),
         headline=_headline(report),
         kinds=[_kind(report, kind) for kind in report.kinds],
+        dash=dash(),
+        parts=PARTS,
         modes=list(dict.fromkeys(c.mode for c in report.cells if c.speedup)),
         accept=_accept(report),
         curves=_curves(report),
@@ -60,8 +62,8 @@ def render(template: str, **values: Any) -> str:
 def headline_total(report: Report) -> Total | None:
     """The automatic cap's total, else the best there is; None where no arm is good on every kind."""
     good = [total for total in report.totals if total.speedup]
-    auto = [total for total in good if total.cap == AUTO]
-    return (auto or sorted(good, key=lambda t: -(t.speedup.median if t.speedup else 0.0)) or [None])[0]
+    auto = next((total for total in good if total.cap == AUTO), None)
+    return auto or max(good, key=lambda t: t.speedup.median if t.speedup else 0.0, default=None)
 
 
 def card(report: Report) -> dict[str, Any]:
@@ -90,12 +92,12 @@ def _headline(report: Report) -> dict[str, str] | None:
     best = headline_total(report)
     if best is None:
         return None
-    how = "the cap chosen by itself" if best.cap == AUTO else f"at most {best.cap} drafts a round"
+    how = "with the cap chosen by itself" if best.cap == AUTO else f"with at most {best.cap} drafts a round"
     mode = "" if len({t.mode for t in report.totals}) == 1 else f"{best.mode}, "
     return {
         "ratio": words.ratio(best.speedup),
-        "words": f"the speed of plain decoding over all {sum(report.method.prompts.values())} prompts ({mode}{how}); "
-        f"between {words.span(best.speedup)} in single trials",
+        "words": f"the speed of plain decoding over all {sum(report.method.prompts.values())} prompts, {mode}{how}.",
+        "span": f"Single trials: {words.span(best.speedup)}." if report.method.trials > 1 else "",
     }
 
 
@@ -111,6 +113,7 @@ def _kind(report: Report, kind: str) -> dict[str, Any]:
         "name": kind,
         "ratio": words.ratio(cell.speedup) if cell else words.NOTHING,
         "speeds": speeds,
+        "plain": f"plain, {words.speed(plain.tokens_per_second)} tok/s" if plain else "",
         "chart": speed_chart(cells, bounds(report)),
         "best": _best(report, kind),
         "broken": [f"{c.arm}: {c.faults} marked runs, left out" for c in broken],
@@ -120,7 +123,7 @@ def _kind(report: Report, kind: str) -> dict[str, Any]:
         else {
             "arm": measured.arm,
             "bar": share_bar(measured.shares),
-            "parts": [(name, words.percent(getattr(measured.shares, name))) for name in PARTS],
+            "parts": " · ".join(f"{100 * getattr(measured.shares, name):.0f}" for name in PARTS) + " %",
         },
     }
 
@@ -140,8 +143,10 @@ def _accept(report: Report) -> dict[str, Any] | None:
     arm = max(fixed, key=lambda name: fixed[name])
     cells = [c for kind in report.kinds if (c := report.cell(kind, arm)) and c.speedup]
     chart = accept_chart(cells)
+    if chart is None:
+        return None
     lengths = ", ".join(f"{c.kind} {c.accept_length:.2f}" for c in cells)
-    return chart and {
+    return {
         "chart": chart,
         "words": f"Percent of rounds that proposed this draft and kept it, with {arm}. Tokens a round: {lengths}.",
     }

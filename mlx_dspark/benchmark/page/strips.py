@@ -20,7 +20,9 @@ def share_bar(shares: Shares) -> Markup:
     """One bar of four parts."""
     begin, parts = 0.0, []
     for name, share in zip(PARTS, astuple(shares), strict=True):
-        parts.append(el("rect", x=1000 * begin, y=0, width=max(0.0, 1000 * share - 4), height=12, class_=f"part {name}"))
+        parts.append(
+            el("rect", x=1000 * begin, y=0, width=max(0.0, 1000 * share - 4), height=12, class_=f"part {name}")
+        )
         begin += share
     said = ", ".join(f"{name} {words.percent(share)}" for name, share in zip(PARTS, astuple(shares), strict=True))
     return _strip(1000, 12, f"Time of a round: {said}", *parts)
@@ -28,11 +30,12 @@ def share_bar(shares: Shares) -> Markup:
 
 def layer_strip(pattern: str, taps: tuple[int, ...]) -> Markup:
     """One cell a layer, with a mark under each layer the drafter reads."""
+    gap = min(2.0, 0.03 * len(pattern))
     cells = [
-        el("rect", x=UNIT * i + 0.7, y=0, width=UNIT - 1.4, height=22, class_=f"layer {CLASSES[letter]}")
+        el("rect", x=UNIT * i, y=0, width=UNIT - gap, height=22, class_=f"layer {CLASSES[letter]}")
         for i, letter in enumerate(pattern)
     ]
-    marks = [el("rect", x=UNIT * i + 0.7, y=26, width=UNIT - 1.4, height=4, class_="tap") for i in taps]
+    marks = [el("rect", x=UNIT * i, y=26, width=UNIT - gap, height=4, class_="tap") for i in taps]
     said = f"{len(pattern)} layers, {pattern}" + (f"; the drafter reads {', '.join(map(str, taps))}" if taps else "")
     return _strip(UNIT * len(pattern), 30, said, *cells, *marks)
 
@@ -43,7 +46,6 @@ def layer_legend(pattern: str) -> list[tuple[str, str]]:
 
 
 def _strip(width: float, height: float, said: str, *children: Markup) -> Markup:
-    return el(
-        "svg", el("title", said), *children, viewBox=f"0 0 {width:g} {height:g}", preserveAspectRatio="none", role="img",
-        aria_label=said, class_="strip", style=f"height:{height:g}px",
-    )  # fmt: skip
+    box, style = f"0 0 {width:g} {height:g}", f"height:{height:g}px"
+    shape = {"viewBox": box, "preserveAspectRatio": "none", "class_": "strip", "style": style}
+    return el("svg", el("title", said), *children, role="img", aria_label=said, **shape)

@@ -84,4 +84,4 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def _value(value: Attribute) -> str:
-    return f"{round(value, 1):g}" if isinstance(value, float) else str(value)
+    return f"{round(value, 2):g}" if isinstance(value, float) else str(value)
