@@ -120,7 +120,7 @@ def _arrays(size: int, follows: Mapping[int, int]) -> dict[str, np.ndarray]:
 class Follower:
     """A drafter that knows the script; right for `right` drafts, then wrong."""
 
-    name, taps, max_draft, context = "dspark", (), 8, 0
+    name, sources, taps, max_draft, context = "dspark", ("dspark",), (), 8, 0
 
     def __init__(self, follows: Mapping[int, int], right: int = 8):
         self.follows, self.right = follows, right

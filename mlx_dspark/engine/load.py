@@ -18,7 +18,7 @@ from mlx_dspark.checkpoint.weights import Weights
 from mlx_dspark.engine.pair import Pair
 from mlx_dspark.engine.settings import LoadOptions
 from mlx_dspark.errors import OptionError, PairMismatch, TokenizerError
-from mlx_dspark.models.drafter import Drafter, FirstOf, NoDrafter
+from mlx_dspark.models.drafter import Contest, Drafter, NoDrafter
 from mlx_dspark.models.dspark import DSpark
 from mlx_dspark.models.lookup import Lookup
 from mlx_dspark.models.materialize import materialize
@@ -135,5 +135,5 @@ def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | 
         weights = Weights.with_nvfp4(folder, config.quantization, target.dtype, target.kernels)
         parts.append(DSpark.load(config, weights, target.head, bits))
     if len(parts) > 1:
-        return FirstOf(parts)
+        return Contest(parts)
     return parts[0] if parts else NoDrafter()

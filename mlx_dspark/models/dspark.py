@@ -13,8 +13,10 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import DrafterConfig
 from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.models.confidence import Confide, OnDevice, OnHost
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
 from mlx_dspark.ops.attention import AttentionForm
+from mlx_dspark.ops.choose import on_cpu
 from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
 from mlx_dspark.ops.rows import together
@@ -152,7 +154,12 @@ class DSpark:
     markov_in: Embedding
     markov_out: Linear
     head: Linear
+    confide: Confide
     name: str = field(default="dspark")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.name,)
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -179,7 +186,8 @@ class DSpark:
         if c.confidence_head:
             weights.ignore("confidence_head.")
         weights.finish()
-        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov_in, markov_out, head)
+        parts = (embed, fc, hidden_norm, norm, layers, markov_in, markov_out, head)
+        return cls(c, weights.dtype, weights.kernels, *parts, OnHost.of if on_cpu() else OnDevice.of)
 
     def new_state(self) -> DSparkState:
         c = self.config
@@ -218,7 +226,7 @@ class DSpark:
         logits = self._base_logits(asked)
         blocks: dict[int, DraftBlock] = {}
         for request, rows in zip(asked, logits, strict=True):
-            blocks[id(request)] = DraftBlock(self._walk(request, rows), self.name)
+            blocks[id(request)] = self._walk(request, rows)
         return [blocks.get(id(r)) or block_of((), self.name) for r in requests]
 
     def _base_logits(self, requests: Sequence[DraftRequest]) -> list[mx.array]:
@@ -239,16 +247,18 @@ class DSpark:
         ends = [s.rows.stop - i - 1 for i, s in enumerate(spans)]
         return list(mx.split(logits, ends[:-1])) if len(ends) > 1 else [logits]
 
-    def _walk(self, request: DraftRequest, logits: mx.array) -> mx.array:
+    def _walk(self, request: DraftRequest, logits: mx.array) -> DraftBlock:
         """Left to right: each draft is picked from its logits plus the bias of the token before it."""
         drafts: list[mx.array] = []
+        rows: list[mx.array] = []
         previous = mx.array([request.anchor], mx.int32)
         for i in range(logits.shape[0]):
-            row = logits[i : i + 1] + self.markov_out(self.markov_in(previous).astype(self.dtype)).astype(mx.float32)
+            bias = self.markov_out(self.markov_in(previous).astype(self.dtype)).astype(mx.float32)
+            rows.append(logits[i : i + 1] + bias)
             pending = mx.concatenate(drafts) if drafts else None
-            previous = request.pick(row, request.position + 1 + i, pending).astype(mx.int32)
+            previous = request.pick(rows[-1], request.position + 1 + i, pending).astype(mx.int32)
             drafts.append(previous)
-        return mx.concatenate(drafts)
+        return DraftBlock(mx.concatenate(drafts), self.name, self.confide(rows))
 
 
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:

@@ -30,6 +30,7 @@ class Lookup:
     shortest: int = 2
     max_draft: int = 7
     name: str = "lookup"
+    sources: tuple[str, ...] = ("lookup",)
     taps: tuple[int, ...] = ()
     context: int = 0
 

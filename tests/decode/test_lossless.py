@@ -10,7 +10,7 @@ from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.decode.round import run_round
 from mlx_dspark.decode.session import Session
 from mlx_dspark.engine.settings import GenerateOptions
-from mlx_dspark.models.drafter import Drafter, FirstOf, NoDrafter
+from mlx_dspark.models.drafter import Contest, Drafter, NoDrafter
 from mlx_dspark.models.lookup import Lookup
 
 PROMPTS = ["def add(a, b):", "count 1 2 3 1 2 3 1 2", "x"]
@@ -50,7 +50,7 @@ def drafters(pair: Pair, ids: list[int]) -> dict[str, Drafter]:
         "pattern": Scripted(ids, pattern([7, 0, 2, 7, 1, 5])),
         "lookup": Lookup(shortest=1),
         "dspark": pair.drafter,
-        "lookup+dspark": FirstOf([Lookup(), pair.drafter]),
+        "lookup+dspark": Contest([Lookup(), pair.drafter]),
     }
 
 
