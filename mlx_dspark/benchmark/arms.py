@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mlx_dspark.benchmark.options import BenchmarkOptions
 from mlx_dspark.engine.pair import Pair
 from mlx_dspark.errors import OptionError
-from mlx_dspark.models.drafter import Drafter, FirstOf
+from mlx_dspark.models.drafter import Contest, Drafter
 from mlx_dspark.models.lookup import Lookup
 
 PLAIN = "plain"
@@ -17,7 +17,7 @@ USUAL_CAPS = (1, 2, 4)
 DRAFTERS: dict[str, Callable[[Drafter], Drafter]] = {
     "dspark": lambda drafter: drafter,
     "lookup": lambda drafter: Lookup(),
-    "dspark+lookup": lambda drafter: FirstOf([Lookup(), drafter]),
+    "dspark+lookup": lambda drafter: Contest([Lookup(), drafter]),
 }
 
 
