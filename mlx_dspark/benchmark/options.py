@@ -67,7 +67,7 @@ class BenchmarkOptions:
     def cap_names(self) -> tuple[str, ...]:
         """The caps that were given, auto or numbers; empty where none were."""
         caps = () if self.caps is None else _parts("--caps", self.caps)
-        return tuple(str(int(c)) if c.isascii() and c.isdigit() else c for c in caps)
+        return tuple(dict.fromkeys(str(int(c)) if c.isascii() and c.isdigit() else c for c in caps))
 
 
 def _parts(flag: str, text: str) -> tuple[str, ...]:
