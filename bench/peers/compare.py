@@ -115,7 +115,11 @@ def summary(found: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
         mine = f"ours {name.split()[1]}"
         ratios = {
             key: statistics.median(a / b for a, b in zip(speeds(found[mine], s, k), speeds(runs, s, k), strict=True))
-            for key, s, k in (("wall", "seconds", None), ("cpu", "cpu_seconds", None), *((k, "seconds", k) for k in kinds))
+            for key, s, k in (
+                ("wall", "seconds", None),
+                ("cpu", "cpu_seconds", None),
+                *((k, "seconds", k) for k in kinds),
+            )
         }
         table[name] = {
             "tokens_per_second": statistics.median(speeds(runs, "seconds")),

@@ -27,8 +27,9 @@ def ratio(spread: Spread | None) -> str:
 
 
 def span(spread: Spread | None) -> str:
-    """1.22–1.31, the least and the most; nothing where there was one trial."""
-    return NOTHING if spread is None or spread.low == spread.high else f"{spread.low:.2f}–{spread.high:.2f}"
+    """1.22–1.31, the least and the most; nothing where they read the same."""
+    low, high = (f"{spread.low:.2f}", f"{spread.high:.2f}") if spread else ("", "")
+    return f"{low}–{high}" if low != high else NOTHING
 
 
 def percent(share: float | None) -> str:

@@ -40,13 +40,15 @@ def speed_chart(cells: Sequence[Cell], limits: tuple[float, float]) -> Markup | 
     if fixed:
         parts.append(label((LEFT + end) / 2, HEIGHT - 5, "most drafts a round", "t small"))
     modes = list(dict.fromkeys(c.mode for c in good))
+    series = []
     for colour, mode in zip(COLOURS * len(modes), modes, strict=False):
         mine = sorted((c for c in good if c.mode == mode and c.cap != AUTO), key=lambda c: int(c.cap))
         spots = [(x(int(c.cap)) if len(fixed) > 1 else (LEFT + end) / 2, c.speedup) for c in mine if c.speedup]
         parts += _series(spots, y, colour)
-        own = next((c.speedup for c in good if c.mode == mode and c.cap == AUTO), None)
-        parts += _diamond(auto_x, own, y, colour) if own else []
-        parts += _values(spots, (auto_x, own), y)
+        own = [(auto_x, c.speedup) for c in good if c.mode == mode and c.cap == AUTO and c.speedup]
+        parts += [mark for _, found in own for mark in _diamond(auto_x, found, y, colour)]
+        series += [spots, own]
+    parts += _values(series if len(modes) == 1 else [[spot for group in series for spot in group]], y)
     if auto:
         parts.append(label(auto_x, HEIGHT - 22, AUTO, "t strong"))
     return drawing(WIDTH, HEIGHT, _in_words(cells), *parts)
@@ -64,15 +66,10 @@ def _diamond(x: float, found: Spread, y: Scale, colour: str) -> list[Markup]:
     return [line(x, y(found.low), x, y(found.high), f"range {colour}"), el("polygon", points=corners, class_=colour)]
 
 
-def _values(spots: Sequence[tuple[float, Spread]], auto: tuple[float, Spread | None], y: Scale) -> list[Markup]:
-    """The best fixed cap's figure and the automatic one's, over their ranges."""
-    parts = []
-    if spots:
-        x, best = max(spots, key=lambda spot: spot[1].median)
-        parts.append(label(x, y(best.high) - 6, words.ratio(best), "t strong halo"))
-    if auto[1]:
-        parts.append(label(auto[0], y(auto[1].high) - 9, words.ratio(auto[1]), "t strong halo"))
-    return parts
+def _values(groups: Sequence[Sequence[tuple[float, Spread]]], y: Scale) -> list[Markup]:
+    """The figure of each group's best mark, over its range."""
+    best = [max(group, key=lambda spot: spot[1].median) for group in groups if group]
+    return [label(x, y(found.high) - 8, words.ratio(found), "t strong halo") for x, found in best]
 
 
 def dash() -> Markup:

@@ -60,8 +60,8 @@ def render(template: str, **values: Any) -> str:
 
 
 def headline_total(report: Report) -> Total | None:
-    """The automatic cap's total, else the best there is; None where no arm is good on every kind."""
-    good = [total for total in report.totals if total.speedup]
+    """The automatic cap's total, else the best there is; None where a run was not lossless or no arm is good."""
+    good = [total for total in report.totals if total.speedup and report.lossless]
     auto = next((total for total in good if total.cap == AUTO), None)
     return auto or max(good, key=lambda t: t.speedup.median if t.speedup else 0.0, default=None)
 
@@ -97,7 +97,7 @@ def _headline(report: Report) -> dict[str, str] | None:
     return {
         "ratio": words.ratio(best.speedup),
         "words": f"the speed of plain decoding over all {sum(report.method.prompts.values())} prompts, {mode}{how}.",
-        "span": f"Single trials: {words.span(best.speedup)}." if report.method.trials > 1 else "",
+        "span": "" if words.span(best.speedup) == words.NOTHING else f"Single trials: {words.span(best.speedup)}.",
     }
 
 
@@ -116,7 +116,7 @@ def _kind(report: Report, kind: str) -> dict[str, Any]:
         "plain": f"plain, {words.speed(plain.tokens_per_second)} tok/s" if plain else "",
         "chart": speed_chart(cells, bounds(report)),
         "best": _best(report, kind),
-        "broken": [f"{c.arm}: {c.faults} marked runs, left out" for c in broken],
+        "broken": [f"{c.arm}: {c.faults} marked run{'s' * (c.faults > 1)}, left out" for c in broken],
         "rows": [{"cells": text.row(c), "broken": c.faults > 0} for c in cells],
         "shares": None
         if measured is None or measured.shares is None
@@ -129,7 +129,12 @@ def _kind(report: Report, kind: str) -> dict[str, Any]:
 
 
 def _best(report: Report, kind: str) -> str:
-    auto = automatic(report.of_kind(kind))
+    """A sentence under a chart; with several modes the best mark alone, since the table has the rest."""
+    cells = report.of_kind(kind)
+    if len({cell.mode for cell in cells if cell.speedup}) > 1:
+        best = max((c for c in cells if c.speedup), key=lambda c: c.speedup.median if c.speedup else 0.0)
+        return f"Best: {best.arm}, {words.ratio(best.speedup)}."
+    auto = automatic(cells)
     usual = words.usual_cap(auto) if auto else ""
     sentence = words.best(report, kind)
     return f"{sentence[0].upper()}{sentence[1:]}." + (f" It drafted {usual}." if usual else "")
