@@ -52,7 +52,7 @@ def good_run(arm: Arm, prompt: Prompt, trial: int, settings: dict[str, Any]) -> 
         arm=arm.name, kind=prompt.kind, prompt=prompt.index, trial=trial,
         tokens=tuple(range(100 + prompt.index, 109 + prompt.index)), finish="stop", prompt_tokens=20, rounds=rounds,
         proposed_at=(4, 4) if drafted else (), accepted_at=(3, 1) if drafted else (),
-        drafts={2: 4} if drafted else {0: 8}, prefill_seconds=0.5, decode_seconds=seconds,
+        drafts={2: 4} if drafted else {0: 8}, reasons={"pays": 3, "parked": 1} if arm.name == "auto" else {}, prefill_seconds=0.5, decode_seconds=seconds,
         phases={"draft": 0.2 * seconds, "verify": 0.6 * seconds, "rollback": 0.1 * seconds, "observe": 0.05 * seconds},
         peak_memory_bytes=10**8, pressure=Pressure(),
     )  # fmt: skip

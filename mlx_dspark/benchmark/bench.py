@@ -33,7 +33,10 @@ def benchmark(
     facts, before = describe(pair), load_average()
     found = measure(arms, prompts, options, show)
     machine = look_at(pair, (before, load_average()))
-    return replace(build_report(found, arms, prompts, options, (facts, machine)), curves=curves_of(None))
+    return replace(
+        build_report(found, arms, prompts, options, (facts, machine)),
+        curves=curves_of(pair.calibration.table if pair.calibration else None),
+    )
 
 
 def build_report(

@@ -41,7 +41,8 @@ class Cell:
 
     `speedup` is plain seconds over drafted seconds, trial by trial. `accept_length` is tokens a round, bonus included;
     `accepted_at_position[i]` is the share of rounds that proposed draft i and kept it. `drafts` counts rounds by how
-    many drafts they verified. `shares` come from the rehearsal, which waits for the device after each phase.
+    many drafts they verified, `reasons` by why the cap wanted so many. `shares` come from the rehearsal, which waits
+    for the device after each phase.
     """
 
     arm: str
@@ -55,6 +56,7 @@ class Cell:
     accept_length: float
     accepted_at_position: tuple[float, ...]
     drafts: dict[int, int]
+    reasons: dict[str, int]
     shares: Shares | None
     peak_memory_bytes: int
     tokens: int

@@ -22,7 +22,8 @@ class Run:
 
     `trial` 0 is the rehearsal: it waits for the device after each phase, so `phases` (seconds by phase) are true
     there and its speed is not. `proposed_at[i]` rounds proposed draft i, `accepted_at[i]` kept it; `drafts` counts
-    rounds by how many drafts they verified. `error` is set where the run broke off.
+    rounds by how many drafts they verified, `reasons` by why the cap wanted so many. `error` is set where the
+    run broke off.
     """
 
     arm: str
@@ -36,6 +37,7 @@ class Run:
     proposed_at: tuple[int, ...] = ()
     accepted_at: tuple[int, ...] = ()
     drafts: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
@@ -84,6 +86,7 @@ def _record(where: dict[str, Any], result: Result, tally: Tally, rounds: list[Ro
         proposed_at=tuple(tally.proposed_at),
         accepted_at=tuple(tally.accepted_at),
         drafts=dict(sorted(Counter(done.proposed for done in rounds).items())),
+        reasons=dict(Counter(done.choice.reason for done in rounds if done.choice)),
         prefill_seconds=result.prefill_seconds,
         decode_seconds=result.decode_seconds,
         phases=dict(phases),

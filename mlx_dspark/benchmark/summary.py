@@ -71,6 +71,7 @@ class Summary:
             accept_length=sum(r.decoded for r in runs) / rounds if rounds else 0.0,
             accepted_at_position=tuple(a / p for a, p in zip(accepted, proposed, strict=True)),
             drafts=drafts,
+            reasons=dict(sum((Counter(run.reasons) for run in runs), Counter[str]())),
             shares=_shares(self._runs.get((arm.name, kind, REHEARSAL), ())),
             peak_memory_bytes=max((r.peak_memory_bytes for r in runs), default=0),
             tokens=sum(len(r.tokens) for r in runs),

@@ -37,7 +37,8 @@ def terminal(report: Report) -> str:
     lines = [f"{report.pair.name} · {report.made[:10]}", words.machine(report), report.machine.kernels, ""]
     for kind in report.kinds:
         lines += _columns([(kind, *HEADER[1:]), *(row(cell) for cell in report.of_kind(kind))])
-        lines += [f"  {words.best(report, kind)}", ""]
+        lines += [f"  {words.best(report, kind)}"]
+        lines += [f"  {c.arm} chose {words.decisions(c)}" for c in report.of_kind(kind) if words.decisions(c)] + [""]
     lines += [*_totals(report), words.method(report), words.verdict(report)]
     return "\n".join([*lines, *_faults(report), *filter(None, [words.partial(report)])]) + "\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlx_dspark.benchmark.arms import AUTO
 from mlx_dspark.benchmark.report import Cell, Report, Spread
@@ -97,10 +97,16 @@ def _best(cells: Sequence[Cell], report: Report, kind: str) -> str:
     return ", ".join(parts)
 
 
-def usual_cap(cell: Cell) -> str:
-    """How many drafts an automatic cap chose, most often first: "4 in 72 % of rounds"."""
+def decisions(cell: Cell) -> str:
+    """What an automatic cap did, most often first: "4 drafts in 72 % of rounds (pays 90 %, parked 10 %)"."""
     total = sum(cell.drafts.values())
     if cell.cap != AUTO or not total:
         return ""
     most = max(cell.drafts, key=lambda n: cell.drafts[n])
-    return f"{most} in {percent(cell.drafts[most] / total)} of rounds"
+    count = f"{most} draft{'' if most == 1 else 's'}" if most else "no drafts"
+    why = ", ".join(f"{reason} {percent(n / total)}" for reason, n in _often(cell.reasons))
+    return f"{count} in {percent(cell.drafts[most] / total)} of rounds" + (f" ({why})" if why else "")
+
+
+def _often(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])

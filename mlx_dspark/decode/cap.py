@@ -24,7 +24,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """After it: `kept` drafts were verified, `tokens` committed; the round took `seconds`, for all sequences together."""
+    """After it: `kept` drafts were verified, `tokens` committed; `seconds` are of the whole round."""
 
     kept: int
     tokens: Sequence[int]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from mlx_dspark.checkpoint.resolve import resolve
 from mlx_dspark.checkpoint.target_config import read_target_config
 from mlx_dspark.checkpoint.tokenizer import Tokenizer
 from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.engine.calibrate import calibrated, key_of
+from mlx_dspark.engine.calibration_store import Key
+from mlx_dspark.engine.fingerprint import fingerprint
 from mlx_dspark.engine.pair import Pair
 from mlx_dspark.engine.settings import LoadOptions
 from mlx_dspark.errors import OptionError, PairMismatch, TokenizerError
@@ -26,6 +30,7 @@ from mlx_dspark.models.nemotron_h import NemotronH
 from mlx_dspark.models.probe import probe_widths
 from mlx_dspark.ops.choose import choose_kernels, on_cpu
 from mlx_dspark.ops.kernels import Kernels
+from mlx_dspark.version import __version__
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 Say = Callable[[str], None]
@@ -61,7 +66,18 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
     target.plan = widths.plan
     names = {"model": options.model, "drafter": drafter_name, "device": device_name(), "kernels": sentence}
     eos = config.eos_ids | tokenizer.eos_ids
-    return Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes)
+    key = _key(options, names, target, [folder, drafter_folder] if drafter_folder else [folder])
+    pair = Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes, key)
+    pair.use(calibrated(pair, measure_now=options.calibrate, say=say))
+    return pair
+
+
+def _key(options: LoadOptions, names: dict[str, str | None], target: NemotronH, folders: Sequence[Path]) -> Key:
+    """All that a measurement of this pair's costs depends on."""
+    held = {"dtype": str(target.dtype), "drafter_bits": options.drafter_bits, "plan": target.plan.describe()}
+    versions = {"mlx-dspark": __version__, "mlx": version("mlx")}
+    about = {"device": names["device"], "kernels": names["kernels"], **held, **versions}
+    return key_of(about, *(fingerprint(folder) for folder in folders))
 
 
 def check_pair(target: TargetConfig, drafter: DrafterConfig) -> None:

@@ -1,6 +1,7 @@
-"""How sure a drafter was of each draft: the logarithm of its own top probability, read once the drafts are known.
+"""How sure a drafter was of each draft: the margin of its likeliest token over the next, read once drafts are known.
 
-Two ways to one number: on the host, where it is as cheap as the device, or on the device. Knows logits alone.
+The margin, log p1 - log p2, tells as much as p1 and p1 with it, and needs no normalising. Read on the host where
+that is as cheap as the device, or on the device. Knows logits alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Confidence(Protocol):
         """What to evaluate together with the drafts."""
 
     def read(self, count: int) -> list[float]:
-        """log p of the likeliest token at each of the first `count` positions, each at most 0; waits for them."""
+        """Margins, at least 0, of the first `count` drafts; waits for them."""
 
 
 Confide = Callable[[Sequence[mx.array]], Confidence]
@@ -43,24 +44,25 @@ class OnHost:
     def read(self, count: int) -> list[float]:
         found = []
         for row in self.rows[:count]:
-            values = np.array(row, copy=False)
-            found.append(-float(np.log(np.exp(values - values.max()).sum())))
+            below, top = np.partition(np.array(row, copy=False)[0], -2)[-2:]
+            found.append(float(top - below))
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class OnDevice:
-    """One small array leaves the device."""
+    """One small array [k] leaves the device."""
 
-    values: mx.array
+    margins: mx.array
 
     @classmethod
     def of(cls, rows: Sequence[mx.array]) -> OnDevice:
-        logits = mx.concatenate(list(rows))
-        return cls(logits.max(axis=-1) - mx.logsumexp(logits, axis=-1))
+        """Two likeliest tokens that tie have the margin 0."""
+        two = mx.topk(mx.concatenate(list(rows)), 2, axis=-1)
+        return cls(mx.abs(two[:, 0] - two[:, 1]))
 
     def arrays(self) -> list[mx.array]:
-        return [self.values]
+        return [self.margins]
 
     def read(self, count: int) -> list[float]:
-        return [float(v) for v in self.values[:count].tolist()]  # type: ignore[union-attr, arg-type]
+        return [float(v) for v in self.margins[:count].tolist()]  # type: ignore[union-attr, arg-type]

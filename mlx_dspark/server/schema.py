@@ -36,7 +36,7 @@ class Request(BaseModel):
     min_p: Probability | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     seed: int | None = None  # any whole number: what counts is its value modulo 2^63
-    max_draft: Annotated[int, Field(ge=0, le=64)] | None = None
+    max_draft: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] | None = None
     mode: Literal["auto", "dspark", "lookup", "baseline"] | None = None
 
     @property

@@ -138,7 +138,7 @@ class Service:
                 "ask for auto or baseline",
                 param="mode",
             )
-        if request.max_draft is None:
+        if request.max_draft is None or request.max_draft == "auto":
             return most
         if most is not None and request.max_draft > most:
             raise ApiError(

@@ -135,9 +135,9 @@ def _best(report: Report, kind: str) -> str:
         best = max((c for c in cells if c.speedup), key=lambda c: c.speedup.median if c.speedup else 0.0)
         return f"Best: {best.arm}, {words.ratio(best.speedup)}."
     auto = automatic(cells)
-    usual = words.usual_cap(auto) if auto else ""
+    usual = words.decisions(auto) if auto else ""
     sentence = words.best(report, kind)
-    return f"{sentence[0].upper()}{sentence[1:]}." + (f" It drafted {usual}." if usual else "")
+    return f"{sentence[0].upper()}{sentence[1:]}." + (f" It chose {usual}." if usual else "")
 
 
 def _accept(report: Report) -> dict[str, Any] | None:
