@@ -105,7 +105,7 @@ def decisions(cell: Cell) -> str:
     most = max(cell.drafts, key=lambda n: cell.drafts[n])
     count = f"{most} draft{'' if most == 1 else 's'}" if most else "no drafts"
     why = ", ".join(f"{reason} {percent(n / total)}" for reason, n in _often(cell.reasons))
-    return f"{count} in {percent(cell.drafts[most] / total)} of rounds" + (f" ({why})" if why else "")
+    return f"{count} in {percent(cell.drafts[most] / total)} of rounds" + (f" ({why})" if len(cell.reasons) > 1 else "")
 
 
 def _often(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -116,7 +116,9 @@ def verify_chart(curves: Curves, chosen: dict[str, int]) -> Markup:
     for colour, curve, end in zip(COLOURS * len(ends), curves.verify, ends, strict=False):
         points = [(x(n), y(ms)) for n, ms in sorted(curve.milliseconds.items())]
         parts += [polyline(points, f"line {colour}"), *(_dot(p, colour) for p in points)]
-        parts.append(label(points[-1][0] + 9, end + 4, f"at {_depth(curve.depth)}", f"t strong fill {colour}", "start"))
+        parts.append(
+            label(points[-1][0] + 12, end + 4, f"at {_depth(curve.depth)}", f"t strong fill {colour}", "start")
+        )
     by_rows: dict[int, list[str]] = {}
     for kind, drafts in chosen.items():
         by_rows.setdefault(drafts + 1, []).append(kind)
@@ -133,7 +135,7 @@ def _proportional(curve: Curve, x: Scale, y: Scale) -> list[Markup]:
     one = curve.milliseconds[1]
     last = min(max(curve.milliseconds), y.low + (y.high / one))
     near = (x(last), y(one * last))
-    return [line(x(1), y(one), *near, "plain"), label(near[0] - 6, near[1] + 4, "one by one", "t halo", "end")]
+    return [line(x(1), y(one), *near, "plain"), label(near[0] + 6, near[1] + 4, "one by one", "t halo", "start")]
 
 
 def _curves_in_words(curves: Curves) -> str:
