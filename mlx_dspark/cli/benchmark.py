@@ -53,7 +53,7 @@ def _measure(loading: LoadOptions, options: BenchmarkOptions) -> Report:
     prompts = prompts_of(options)
     with Progress(sys.stderr, enabled=True) as progress:
         settings = {k: v for k, v in asdict(loading).items() if k not in ("model", "drafter")}
-        pair = load(loading.model, loading.drafter, say=progress.say, **settings)
+        pair = load(loading.model, loading.drafter, say=progress.say, warn=progress.warn, **settings)
         return benchmark(pair, options, prompts, progress.step)
 
 

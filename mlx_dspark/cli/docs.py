@@ -27,7 +27,7 @@ def updated(text: str) -> str:
     """The text with each command's flags between its markers, `<!-- options:start -->` and so on."""
     for name, owners in TABLES.items():
         begin, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
-        filled = f"{begin}\n{table(*owners, without=LEFT_OUT.get(name, ()))}\n{end}"
+        filled = f"{begin}\n{table(*owners, leave=LEFT_OUT.get(name, ()))}\n{end}"
         text = re.sub(f"{begin}.*?{end}", filled.replace("\\", r"\\"), text, flags=re.DOTALL)
     return text
 

@@ -21,12 +21,12 @@ def option_fields(owner: type) -> Iterator[tuple[dataclasses.Field[Any], Option,
             yield field, field.metadata["option"], _bare(hints[field.name])
 
 
-def parameters(*owners: type, without: Sequence[str] = ()) -> list[inspect.Parameter]:
+def parameters(*owners: type, leave: Sequence[str] = ()) -> list[inspect.Parameter]:
     """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check.
 
-    Fields named in `without` have no flag here and keep their defaults.
+    `leave` names fields that a command sets itself.
     """
-    return [_parameter(*found) for owner in owners for found in option_fields(owner) if found[0].name not in without]
+    return [_parameter(*found) for owner in owners for found in option_fields(owner) if found[0].name not in leave]
 
 
 def argument(name: str, text: str) -> inspect.Parameter:
@@ -67,12 +67,12 @@ def _number(value: Any, spec: Option) -> Any:
     return value
 
 
-def table(*owners: type, without: Sequence[str] = ()) -> str:
+def table(*owners: type, leave: Sequence[str] = ()) -> str:
     """The flags of these dataclasses as a Markdown table (README and docs are made from it)."""
     lines = ["| flag | default | meaning |", "|---|---|---|"]
     for owner in owners:
         for field, spec, kind in option_fields(owner):
-            if field.name in without:
+            if field.name in leave:
                 continue
             default = "" if field.default in (None, ()) else f"`{_shown(field.default)}`"
             default = f"`{spec.word}`" if spec.word and field.default is None else default

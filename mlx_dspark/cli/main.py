@@ -11,6 +11,7 @@ import typer
 from mlx_dspark.benchmark.options import BenchmarkOptions
 from mlx_dspark.checkpoint.convert_options import ConvertOptions
 from mlx_dspark.cli.agents import AgentOptions
+from mlx_dspark.cli.calibrate import CalibrateOptions
 from mlx_dspark.cli.doctor import DoctorOptions
 from mlx_dspark.cli.flags import argument, command, parameters, rest
 from mlx_dspark.cli.generate import TerminalOptions
@@ -90,7 +91,7 @@ def _benchmark(values: dict[str, Any]) -> None:
 
 BENCHMARK = (LoadOptions, BenchmarkOptions)
 NOT_IN_BENCHMARK = ("mode", "lookup_drafts")  # --modes says it
-app.command("benchmark")(command(_benchmark, parameters(*BENCHMARK, without=NOT_IN_BENCHMARK)))
+app.command("benchmark")(command(_benchmark, parameters(*BENCHMARK, leave=NOT_IN_BENCHMARK)))
 
 
 def _models(values: dict[str, Any]) -> None:
@@ -149,6 +150,20 @@ app.command("convert")(
         ],
     )
 )
+
+
+def _calibrate(values: dict[str, Any]) -> None:
+    """Measure what target steps and drafts cost on this machine, for `--max-draft auto` to decide by.
+
+    generate and serve do so by themselves, in a few seconds, when nothing is stored; this takes longer contexts too.
+    """
+    from mlx_dspark.cli.calibrate import run
+
+    run(values)
+
+
+CALIBRATE = (LoadOptions, CalibrateOptions)
+app.command("calibrate")(command(_calibrate, parameters(*CALIBRATE, leave=("calibrate",))))
 
 
 def _doctor(values: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from mlx_dspark.engine.memory import machine_bytes, state_bytes
 from mlx_dspark.engine.settings import GenerateOptions
 from mlx_dspark.models.drafter import DraftRequest
 from mlx_dspark.models.lookup import Lookup
+from mlx_dspark.models.state import Snapshot
 
 if TYPE_CHECKING:
     from mlx_dspark.engine.pair import Pair
@@ -57,23 +58,27 @@ def machine() -> str:
     return f"{name}, {cores} cores"
 
 
-def calibrated(pair: Pair, *, measure_now: bool, say: Say = lambda line: None) -> Calibration | None:
+def calibrated(
+    pair: Pair, *, measure_now: bool, say: Say = lambda line: None, warn: Say = lambda line: None
+) -> Calibration | None:
     """The stored calibration of this pair, or one measured now if that is wanted; None if there is neither."""
     if not pair.drafter.max_draft:
         return None
     found = stored(pair.key)
     if found is not None or not measure_now:
         return found
-    return recalibrated(pair, say=say)
+    return recalibrated(pair, say=say, warn=warn)
 
 
-def recalibrated(pair: Pair, *, seconds: float = 4.0, say: Say = lambda line: None) -> Calibration:
-    """Measure and store. A cache folder that cannot be written costs a line, no more."""
+def recalibrated(
+    pair: Pair, *, seconds: float = 4.0, say: Say = lambda line: None, warn: Say = lambda line: None
+) -> Calibration:
+    """Measure and store. A cache folder that cannot be written costs a warning, no more."""
     table = measure(pair, seconds=seconds, progress=lambda done: say(f"measuring this machine: {100 * done:.0f} %"))
     try:
         return keep(pair.key, table)
     except OSError as error:
-        say(f"the calibration was not kept: {error}; it is measured again next time")
+        warn(f"mlx-dspark: the calibration was not kept and is measured again next time ({error})")
         return Calibration(table, "")
 
 
@@ -127,7 +132,7 @@ def measure(
         verify[depth] = _steps(bench, session, repeats)
         if len(verify) == 1:
             draft = _drafts(bench, session, repeats)
-            overhead = max(0.0, _rounds(bench, depth) - verify[depth][0])
+            overhead = _overhead(bench, session, depth)
     progress(1.0)
     note = f"not measured: {', '.join(skipped)}" if skipped else ""
     return CostTable(verify, draft, _lookup(bench), overhead, note)
@@ -170,33 +175,36 @@ def _too_much(bench: Bench, depth: int, more: int, pace: float) -> str | None:
 
 
 def _steps(bench: Bench, growing: _Growing, repeats: int) -> tuple[float, ...]:
-    """Seconds of a target step by rows: verify, roll half of it back, show the drafter the rest."""
-    pair, session = bench.pair, growing.session
-    target, drafter, state = pair.target, pair.drafter, session.state
-    snapshot = state.snapshot()
+    """Seconds of a target step by rows."""
+    snapshot = growing.session.state.snapshot()
     times: list[list[float]] = [[] for _ in range(WIDTHS)]
-    at = session.position
     for repeat in range(repeats + 1):
         for rows in range(1, WIDTHS + 1):
-            state.restore(snapshot)
-            shown = drafter.copy_state(session.draft_state)
-            mx.eval(state.arrays())
-            ids = list(islice(cycle(bench.ids), at + repeat * WIDTHS, at + repeat * WIDTHS + rows))
-            began, kept = bench.clock(), (rows + 1) // 2
-            verified = target.verify(state, [mx.array(ids, mx.int32)], drafter.taps)
-            mx.eval(mx.argmax(verified.logits, axis=-1))
-            target.rollback(state, verified.trace, [kept])
-            if rows > 1:
-                taps = {layer: x[:kept] for layer, x in verified.taps.items()}
-                drafter.observe(shown, ids[:kept], at, taps)
-            mx.eval(state.arrays())
+            seconds = _step(bench, growing.session, snapshot, rows, repeat)
             if repeat:  # the first warms up
-                times[rows - 1].append(bench.clock() - began)
+                times[rows - 1].append(seconds)
         bench.report()
         if repeat >= FEWEST and bench.left < 0:
             break
-    state.restore(snapshot)
+    growing.session.state.restore(snapshot)
     return tuple(_typical(found) for found in times)
+
+
+def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat: int) -> float:
+    """One target step from the snapshot on: verify, roll half of it back, show the drafter the rest."""
+    target, drafter, state, at = bench.pair.target, bench.pair.drafter, session.state, session.position
+    state.restore(snapshot)
+    shown = drafter.copy_state(session.draft_state)
+    mx.eval(state.arrays())
+    ids = list(islice(cycle(bench.ids), at + repeat * WIDTHS, at + repeat * WIDTHS + rows))
+    began, kept = bench.clock(), (rows + 1) // 2
+    verified = target.verify(state, [mx.array(ids, mx.int32)], drafter.taps)
+    mx.eval(mx.argmax(verified.logits, axis=-1))
+    target.rollback(state, verified.trace, [kept])
+    if rows > 1:
+        drafter.observe(shown, ids[:kept], at, {layer: x[:kept] for layer, x in verified.taps.items()})
+    mx.eval(state.arrays())
+    return bench.clock() - began
 
 
 def _drafts(bench: Bench, growing: _Growing, repeats: int) -> tuple[float, ...]:
@@ -220,18 +228,22 @@ def _drafts(bench: Bench, growing: _Growing, repeats: int) -> tuple[float, ...]:
     return (0.0, *(_typical(found) for found in times))
 
 
-def _rounds(bench: Bench, depth: int) -> float:
-    """Seconds of a plain round, all included."""
-    pair, times = bench.pair, []
-    session = pair.plain_session(list(islice(cycle(bench.ids), depth)), GenerateOptions(max_tokens=FEWEST + REPEATS))
+def _overhead(bench: Bench, growing: _Growing, depth: int) -> float:
+    """Seconds by which a plain round exceeds a target step of one row; the two take turns."""
+    pair, rounds, steps = bench.pair, [], []
+    snapshot = growing.session.state.snapshot()
+    options = GenerateOptions(max_tokens=REPEATS + 2)
+    session = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), options)
     session.drafter, session.cap = pair.undrafted, FixedCap(0)
     session.prefill()
     while session.finish is None:
         began = bench.clock()
         run_round(pair.target, [session])
-        times.append(bench.clock() - began)
+        rounds.append(bench.clock() - began)
+        steps.append(_step(bench, growing.session, snapshot, 1, len(steps)))
         bench.report()
-    return _typical(times[1:] or times)
+    growing.session.state.restore(snapshot)
+    return max(0.0, min(rounds) - min(steps))
 
 
 def _lookup(bench: Bench) -> float:

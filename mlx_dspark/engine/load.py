@@ -36,10 +36,18 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 Say = Callable[[str], None]
 
 
-def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda line: None, **settings: Any) -> Pair:
+def load(
+    model: str = "demo",
+    drafter: str | None = None,
+    *,
+    say: Say = lambda line: None,
+    warn: Say = lambda line: None,
+    **settings: Any,
+) -> Pair:
     """Load a target and the drafter that goes with it (see LoadOptions for the settings).
 
-    Everything that can be wrong with either checkpoint is found before the first weight is read.
+    Everything that can be wrong with either checkpoint is found before the first weight is read. `say` is told how it
+    goes, `warn` what a user should know afterwards.
     """
     options = LoadOptions(model=model, drafter=drafter, **settings)
     drafter_name = _drafter_name(options)
@@ -68,7 +76,7 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
     eos = config.eos_ids | tokenizer.eos_ids
     key = _key(options, names, target, [folder, drafter_folder] if drafter_folder else [folder])
     pair = Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes, key)
-    pair.use(calibrated(pair, measure_now=options.calibrate, say=say))
+    pair.use(calibrated(pair, measure_now=options.calibrate, say=say, warn=warn))
     return pair
 
 
