@@ -36,12 +36,17 @@ def percent(share: float | None) -> str:
     return NOTHING if share is None else f"{100 * share:.0f} %"
 
 
+def counted(count: int, what: str) -> str:
+    """1 prompt, 18 prompts."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def verdict(report: Report) -> str:
     """Whether drafted text was the plain text, over how much."""
-    count = f"{report.compared_runs:,} drafted runs, {report.compared_tokens:,} tokens"
+    count = f"{counted(report.compared_runs, 'drafted run')}, {counted(report.compared_tokens, 'token')}"
     spoiled = sum(not fault.lossy for fault in report.faults)
     if report.lossless:
-        timing = f" But {spoiled} runs swapped, so their speeds are left out." if spoiled else ""
+        timing = f" But {counted(spoiled, 'run')} swapped; the speed of their arms is left out." if spoiled else ""
         return f"Lossless: {count}, every one equal to plain decoding.{timing}"
     if not report.compared_runs:
         return "Nothing was compared."
@@ -54,19 +59,21 @@ def partial(report: Report) -> str:
     if not report.partial:
         return ""
     m = report.method
-    return f"Partial: stopped after {m.trials} of {m.trials_asked} trials; figures are of complete trials only."
+    return (
+        f"Partial: stopped after {m.trials} of {counted(m.trials_asked, 'trial')}; figures are of complete trials only."
+    )
 
 
 def method(report: Report) -> str:
     """How it was measured, in two sentences."""
     m = report.method
     count = ", ".join(f"{n} {kind}" for kind, n in m.prompts.items())
+    asked = "prompt" if sum(m.prompts.values()) == 1 else "prompts"
     picked = "greedy" if m.temperature == 0 else f"sampled at temperature {m.temperature:g}, seed {m.seed}"
     suite = "" if m.suite == "built-in" else f" of {m.suite}"
-    trials = "trial" if m.trials == 1 else "trials"
     return (
-        f"{count} prompts{suite}, answers of up to {m.max_tokens} tokens, {picked}, thinking "
-        f"{'on' if m.thinking else 'off'}; plain and drafted runs alternate in one process, {m.trials} timed {trials} "
+        f"{count} {asked}{suite}, answers of up to {m.max_tokens} tokens, {picked}, thinking "
+        f"{'on' if m.thinking else 'off'}; plain and drafted runs alternate in one process, {counted(m.trials, 'timed trial')} "
         "after a rehearsal. Figures are medians over trials, ranges the least and the most; a speedup is plain over "
         "drafted decoding time of the same prompts in the same trial."
     )
@@ -103,7 +110,7 @@ def decisions(cell: Cell) -> str:
     if cell.cap != AUTO or not total:
         return ""
     most = max(cell.drafts, key=lambda n: cell.drafts[n])
-    count = f"{most} draft{'' if most == 1 else 's'}" if most else "no drafts"
+    count = counted(most, "draft") if most else "no drafts"
     why = ", ".join(f"{reason} {percent(n / total)}" for reason, n in _often(cell.reasons))
     return f"{count} in {percent(cell.drafts[most] / total)} of rounds" + (f" ({why})" if len(cell.reasons) > 1 else "")
 

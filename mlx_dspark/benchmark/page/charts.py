@@ -67,9 +67,12 @@ def _diamond(x: float, found: Spread, y: Scale, colour: str) -> list[Markup]:
 
 
 def _values(groups: Sequence[Sequence[tuple[float, Spread]]], y: Scale) -> list[Markup]:
-    """The figure of each group's best mark, over its range."""
+    """The figure of each group's best mark: over its range, or under it where that is below plain's line."""
     best = [max(group, key=lambda spot: spot[1].median) for group in groups if group]
-    return [label(x, y(found.high) - 8, words.ratio(found), "t strong halo") for x, found in best]
+    return [
+        label(x, y(found.low) + 18 if found.high < 1 else y(found.high) - 8, words.ratio(found), "t strong halo")
+        for x, found in best
+    ]
 
 
 def dash() -> Markup:

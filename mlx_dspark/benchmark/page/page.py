@@ -88,7 +88,7 @@ def shown_cell(report: Report, kind: str) -> Cell | None:
     return cell if cell and cell.speedup else None
 
 
-def _headline(report: Report) -> dict[str, str] | None:
+def _headline(report: Report) -> dict[str, Any] | None:
     best = headline_total(report)
     if best is None:
         return None
@@ -96,7 +96,9 @@ def _headline(report: Report) -> dict[str, str] | None:
     mode = "" if len({t.mode for t in report.totals}) == 1 else f"{best.mode}, "
     return {
         "ratio": words.ratio(best.speedup),
-        "words": f"the speed of plain decoding over all {sum(report.method.prompts.values())} prompts, {mode}{how}.",
+        "less": best.speedup is not None and best.speedup.median < 1,
+        "words": f"the speed of plain decoding over {words.counted(sum(report.method.prompts.values()), 'prompt')}, "
+        f"{mode}{how}.",
         "span": "" if words.span(best.speedup) == words.NOTHING else f"Single trials: {words.span(best.speedup)}.",
     }
 
@@ -116,7 +118,7 @@ def _kind(report: Report, kind: str) -> dict[str, Any]:
         "plain": f"plain, {words.speed(plain.tokens_per_second)} tok/s" if plain else "",
         "chart": speed_chart(cells, bounds(report)),
         "best": _best(report, kind),
-        "broken": [f"{c.arm}: {c.faults} marked run{'s' * (c.faults > 1)}, left out" for c in broken],
+        "broken": [f"{c.arm}: {words.counted(c.faults, 'marked run')}, left out" for c in broken],
         "rows": [{"cells": text.row(c), "broken": c.faults > 0} for c in cells],
         "shares": None
         if measured is None or measured.shares is None
