@@ -71,11 +71,12 @@ def method(report: Report) -> str:
     asked = "prompt" if sum(m.prompts.values()) == 1 else "prompts"
     picked = "greedy" if m.temperature == 0 else f"sampled at temperature {m.temperature:g}, seed {m.seed}"
     suite = "" if m.suite == "built-in" else f" of {m.suite}"
+    thinking = "on" if m.thinking else "off"
     return (
-        f"{count} {asked}{suite}, answers of up to {m.max_tokens} tokens, {picked}, thinking "
-        f"{'on' if m.thinking else 'off'}; plain and drafted runs alternate in one process, {counted(m.trials, 'timed trial')} "
-        "after a rehearsal. Figures are medians over trials, ranges the least and the most; a speedup is plain over "
-        "drafted decoding time of the same prompts in the same trial."
+        f"{count} {asked}{suite}, answers of up to {m.max_tokens} tokens, {picked}, thinking {thinking}; plain and "
+        f"drafted runs alternate in one process, {counted(m.trials, 'timed trial')} after a rehearsal. Figures are "
+        "medians over trials, ranges the least and the most; a speedup is plain over drafted decoding time of the same "
+        "prompts in the same trial."
     )
 
 
