@@ -21,16 +21,18 @@ from mlx_dspark.decode.pace import Pace, Prices
 from mlx_dspark.decode.survival import Survival, sigmoid
 from mlx_dspark.models.drafter import DraftBlock
 
-SHARE, PROBE_SHARE = 0.018, 0.01
-"""Share of the time that may be lost to drafts that fail; that of it which probes may use while nothing pays."""
-START, MOST = 1.5, 6.0
+SHARE = 0.012
+"""Share of the time that may be lost to drafts that fail, probes included."""
+START, MOST = 5.0, 8.0
 """Plain steps in the purse at first, and at most."""
-RECENT = 8
+POOR, RICH = 0.008, 0.04
+"""Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
+RECENT = 4
 """Blocks whose worth stands for the next one's."""
 REPLAN = 3
 """Rounds that drafted until the plan is made anew."""
-PROBE = 4
-"""Drafts of a probe."""
+PROBE, FIRST_PROBE = 4, 40.0
+"""Drafts of a probe; plain steps that count as gone by before the first round."""
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
 MARGIN, LONGER = 1.01, 0.98
@@ -111,7 +113,7 @@ class AutoCap:
     def __init__(self, pace: Pace, survivals: Mapping[str, Survival], most: int = 64):
         self._pace, self._most = pace, most
         self._sources = {name: Source(survival) for name, survival in survivals.items()}
-        self._purse, self._idle = START, 0.0
+        self._purse, self._idle = START, FIRST_PROBE
         self._now = Moment(0, 0)
         self._prices = pace.prices(0, 0)
         self._plan = self._standing = Plan("first token")
@@ -221,7 +223,8 @@ class AutoCap:
         plan, count = self._standing, min(PROBE, room)
         for name in self._sources:
             price = self._prices.of(name, count)
-            if not plan.asked.get(name) and price <= min(PROBE_SHARE * self._idle, self._purse):
+            share = POOR + RICH * self._purse / MOST
+            if not plan.asked.get(name) and price <= min(share * self._idle, self._purse):
                 return Plan("probe", {**plan.asked, name: count}, {**plan.promise, name: float("inf")}, plan.rate)
         return plan
 

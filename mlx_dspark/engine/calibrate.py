@@ -230,7 +230,9 @@ def _drafts(bench: Bench, growing: _Growing, repeats: int) -> tuple[float, ...]:
 
 def _overhead(bench: Bench, growing: _Growing, depth: int) -> float:
     """Seconds by which a plain round exceeds a target step of one row; the two take turns."""
-    pair, rounds, steps = bench.pair, [], []
+    pair = bench.pair
+    rounds: list[float] = []
+    steps: list[float] = []
     snapshot = growing.session.state.snapshot()
     options = GenerateOptions(max_tokens=REPEATS + 2)
     session = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), options)

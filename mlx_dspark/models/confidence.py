@@ -1,7 +1,8 @@
 """How sure a drafter was of each draft: the margin of its likeliest token over the next, read once drafts are known.
 
 The margin, log p1 - log p2, tells as much as p1 and p1 with it, and needs no normalising. Read on the host where
-that is as cheap as the device, or on the device. Knows logits alone.
+that is as cheap as the device, or on the device; a drafter without logits has a measure of its own. Estimates learn
+what any of them is worth.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ class OnHost:
             below, top = np.partition(np.array(row, copy=False)[0], -2)[-2:]
             found.append(float(top - below))
         return found
+
+
+@dataclass(frozen=True)
+class Even:
+    """The same number for every draft, known at once."""
+
+    margin: float
+
+    def arrays(self) -> list[mx.array]:
+        return []
+
+    def read(self, count: int) -> list[float]:
+        return [self.margin] * count
 
 
 @dataclass(frozen=True, eq=False)
