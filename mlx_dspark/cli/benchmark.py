@@ -52,7 +52,9 @@ def _measure(loading: LoadOptions, options: BenchmarkOptions) -> Report:
 
     prompts = prompts_of(options)
     with Progress(sys.stderr, enabled=True) as progress:
-        settings = {k: v for k, v in asdict(loading).items() if k not in ("model", "drafter")}
+        settings = {k: v for k, v in asdict(loading).items() if k not in ("model", "drafter")} | {
+            "lookup_drafts": False
+        }
         pair = load(loading.model, loading.drafter, say=progress.say, warn=progress.warn, **settings)
         return benchmark(pair, options, prompts, progress.step)
 
