@@ -93,8 +93,9 @@ def fit(runs: Sequence[Run]) -> Prior:
     if drafts[0][1] is None:
         return Prior(blind=blind, doubt=1.0)
     margins = np.clip([d[1] for d in drafts], 0, KNOTS[-1])
-    unit = np.eye(len(KNOTS))
-    hats = np.stack([np.interp(margins, KNOTS, row) for row in unit], axis=1)
+    hats = np.stack([np.interp(margins, KNOTS, row) for row in np.eye(len(KNOTS))], axis=1)
+    seen = hats.sum(axis=0) > 0
+    knots, hats = tuple(k for k, s in zip(KNOTS, seen, strict=True) if s), hats[:, seen]
     design = np.concatenate([hats, np.eye(places)[at][:, 1:]], axis=1)
     weights = np.zeros(design.shape[1])
     for _ in range(30):  # Newton's steps of a logistic regression with a weak ridge
@@ -102,9 +103,9 @@ def fit(runs: Sequence[Run]) -> Prior:
         slope = design.T @ (stood - chance) - 0.5 * weights
         curve = design.T @ (design * (chance * (1 - chance))[:, None]) + 0.5 * np.eye(len(weights))
         weights = weights + np.linalg.solve(curve, slope)
-    odds = np.maximum.accumulate(weights[: len(KNOTS)])
-    rounded = [tuple(round(float(w), 2) for w in part) for part in (odds, weights[len(KNOTS) :])]
-    return Prior(KNOTS, rounded[0], (0.0, *rounded[1]), blind, DOUBT)
+    odds = np.maximum.accumulate(weights[: len(knots)])
+    rounded = [tuple(round(float(w), 2) for w in part) for part in (odds, weights[len(knots) :])]
+    return Prior(knots, rounded[0], (0.0, *rounded[1]), blind, DOUBT)
 
 
 def judge(prior: Prior, runs: Sequence[Run]) -> tuple[list[float], int]:

@@ -1,15 +1,14 @@
 """Measures what target steps and drafting cost for a loaded pair on this machine: a CostTable, in a few seconds.
 
-Widths take turns within each repeat, so that a machine that slows down slows all of them; of a width's times the
-median of the faster half counts. Deep contexts are measured where time and memory allow, and the table says what was
-left out.
+Widths take turns within each repeat, so that a machine that slows down slows all of them; the fastest time of a width
+counts, since others can only slow it down, and a wider step never counts as cheaper than a narrower one. Deep contexts
+are measured where time and memory allow, and the table says what was left out.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlx_dspark.decode.cap import FixedCap
 from mlx_dspark.decode.cost import WIDTHS, CostTable
 from mlx_dspark.decode.round import run_round
 from mlx_dspark.decode.session import Session
@@ -37,7 +35,10 @@ Progress = Callable[[float], None]
 Say = Callable[[str], None]
 
 DEPTHS = (128, 2048, 8192)
-REPEATS, FEWEST = 9, 3
+FEWEST, MOST = 4, 40
+"""Repeats of a measurement, after one that warms up."""
+FIRST_SHARE, DEEP_SHARE = 0.3, 0.1
+"""Share of the time allowed for the steps at the first depth, and for each other measurement."""
 MEMORY_SHARE = 0.1  # of the machine, for the deepest state
 TEXT = (
     "The harbour was quiet before dawn. Three boats lay at the pier, and a fourth, painted green, came in slowly. "
@@ -98,6 +99,23 @@ class Bench:
     def left(self) -> float:
         return self.deadline - self.clock()
 
+    def fastest(
+        self, count: int, share: float, measured: Callable[[int, int], float], rising: bool = True
+    ) -> tuple[float, ...]:
+        """The fastest seconds of `measured(index, repeat)` for 0..count - 1, at least a nanosecond.
+
+        Repeats until `share` of all the time is over; with `rising`, none is less than the one before it.
+        """
+        until, best = self.clock() + share * (self.deadline - self.begun), [float("inf")] * count
+        for repeat in range(MOST + 1):
+            for index in range(count):
+                seconds = measured(index, repeat)
+                best[index] = min(best[index], seconds) if repeat > 1 else seconds  # the first warms up
+            self.report()
+            if repeat >= FEWEST and self.clock() > until:
+                break
+        return tuple(max(1e-9, *(best[: i + 1] if rising else best[i : i + 1])) for i in range(count))
+
     def report(self) -> None:
         share = (self.clock() - self.begun) / max(1e-9, self.deadline - self.begun)
         self.seen = max(self.seen, min(1.0, share))
@@ -128,10 +146,9 @@ def measure(
             skipped.append(f"{depth} tokens ({reason})")
             continue
         pace = session.grow(depth)
-        repeats = REPEATS if not verify else FEWEST
-        verify[depth] = _steps(bench, session, repeats)
+        verify[depth] = _steps(bench, session, FIRST_SHARE if not verify else DEEP_SHARE)
         if len(verify) == 1:
-            draft = _drafts(bench, session, repeats)
+            draft = _drafts(bench, session)
             overhead = _overhead(bench, session, depth)
     progress(1.0)
     note = f"not measured: {', '.join(skipped)}" if skipped else ""
@@ -174,20 +191,12 @@ def _too_much(bench: Bench, depth: int, more: int, pace: float) -> str | None:
     return "time" if more * pace * 1.5 > bench.left else None
 
 
-def _steps(bench: Bench, growing: _Growing, repeats: int) -> tuple[float, ...]:
+def _steps(bench: Bench, growing: _Growing, share: float) -> tuple[float, ...]:
     """Seconds of a target step by rows."""
-    snapshot = growing.session.state.snapshot()
-    times: list[list[float]] = [[] for _ in range(WIDTHS)]
-    for repeat in range(repeats + 1):
-        for rows in range(1, WIDTHS + 1):
-            seconds = _step(bench, growing.session, snapshot, rows, repeat)
-            if repeat:  # the first warms up
-                times[rows - 1].append(seconds)
-        bench.report()
-        if repeat >= FEWEST and bench.left < 0:
-            break
-    growing.session.state.restore(snapshot)
-    return tuple(_typical(found) for found in times)
+    session, snapshot = growing.session, growing.session.state.snapshot()
+    found = bench.fastest(WIDTHS, share, lambda width, repeat: _step(bench, session, snapshot, width + 1, repeat))
+    session.state.restore(snapshot)
+    return found
 
 
 def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat: int) -> float:
@@ -207,67 +216,57 @@ def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat:
     return bench.clock() - began
 
 
-def _drafts(bench: Bench, growing: _Growing, repeats: int) -> tuple[float, ...]:
+def _drafts(bench: Bench, growing: _Growing) -> tuple[float, ...]:
     """Seconds of 0..max_draft drafts, margins read."""
-    pair, session = bench.pair, growing.session
-    most = min(pair.drafter.max_draft, 64)
-    times: list[list[float]] = [[] for _ in range(most)]
-    for repeat in range(repeats + 1):
-        for count in range(1, most + 1):
-            request = DraftRequest(session.draft_state, session.anchor, session.position, count, session.sampler.pick)
-            began = bench.clock()
-            (block,) = pair.drafter.propose([request])
-            mx.eval(block.arrays())
-            if block.confidence:
-                block.confidence.read(len(block))
-            if repeat:
-                times[count - 1].append(bench.clock() - began)
-        bench.report()
-        if repeat >= FEWEST and bench.left < 0:
-            break
-    return (0.0, *(_typical(found) for found in times))
+    drafter, session = bench.pair.drafter, growing.session
+
+    def draft(index: int, repeat: int) -> float:
+        count = index + 1
+        request = DraftRequest(session.draft_state, session.anchor, session.position, count, session.sampler.pick)
+        began = bench.clock()
+        (block,) = drafter.propose([request])
+        mx.eval(block.arrays())
+        if block.confidence:
+            block.confidence.read(len(block))
+        return bench.clock() - began
+
+    return (0.0, *bench.fastest(min(drafter.max_draft, 64), DEEP_SHARE, draft))
 
 
 def _overhead(bench: Bench, growing: _Growing, depth: int) -> float:
     """Seconds by which a plain round exceeds a target step of one row; the two take turns."""
-    pair = bench.pair
-    rounds: list[float] = []
-    steps: list[float] = []
-    snapshot = growing.session.state.snapshot()
-    options = GenerateOptions(max_tokens=REPEATS + 2)
-    session = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), options)
-    session.drafter, session.cap = pair.undrafted, FixedCap(0)
-    session.prefill()
-    while session.finish is None:
+    pair, session = bench.pair, growing.session
+    snapshot = session.state.snapshot()
+    plain = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), GenerateOptions(max_tokens=MOST + 2))
+    plain.drafter, plain.stops.eos_ids = pair.undrafted, frozenset()
+    plain.prefill()
+
+    def turn(index: int, repeat: int) -> float:
+        if index:
+            return _step(bench, session, snapshot, 1, repeat)
         began = bench.clock()
-        run_round(pair.target, [session])
-        rounds.append(bench.clock() - began)
-        steps.append(_step(bench, growing.session, snapshot, 1, len(steps)))
-        bench.report()
-    growing.session.state.restore(snapshot)
-    return max(0.0, min(rounds) - min(steps))
+        run_round(pair.target, [plain])
+        return bench.clock() - began
+
+    plain_round, step = bench.fastest(2, DEEP_SHARE, turn, rising=False)
+    session.state.restore(snapshot)
+    return max(0.0, plain_round - step)
 
 
 def _lookup(bench: Bench) -> float:
     """Seconds of copying from a context and adding to it."""
-    lookup, times = Lookup(), []
+    lookup, ids = Lookup(), bench.ids
     state = lookup.new_state()
-    lookup.observe(state, list(islice(cycle(bench.ids), 256)), 0, {})
-    for i in range(REPEATS):
-        began = bench.clock()
-        lookup.observe(state, [bench.ids[i % len(bench.ids)]], 256 + i, {})
-        request = DraftRequest(
-            state, bench.ids[(i + 1) % len(bench.ids)], 257 + i, WIDTHS - 1, lambda *_: mx.array([0])
-        )
+    lookup.observe(state, list(islice(cycle(ids), 256)), 0, {})
+
+    def copy(index: int, repeat: int) -> float:
+        began, at = bench.clock(), 256 + repeat
+        lookup.observe(state, [ids[at % len(ids)]], at, {})
+        request = DraftRequest(state, ids[(at + 1) % len(ids)], at + 1, WIDTHS - 1, lambda *_: mx.array([0]))
         mx.eval(lookup.propose([request])[0].tokens)
-        times.append(bench.clock() - began)
-    return _typical(times)
+        return bench.clock() - began
 
-
-def _typical(times: Sequence[float]) -> float:
-    """The median of the faster half; at least a nanosecond."""
-    fast = sorted(times)[: max(1, (len(times) + 1) // 2)]
-    return max(1e-9, statistics.median(fast))
+    return bench.fastest(1, DEEP_SHARE, copy)[0]
 
 
 def key_of(names: Key, *hashes: str) -> Key:
