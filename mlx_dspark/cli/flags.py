@@ -67,11 +67,13 @@ def _number(value: Any, spec: Option) -> Any:
     return value
 
 
-def table(*owners: type) -> str:
+def table(*owners: type, leave: Sequence[str] = ()) -> str:
     """The flags of these dataclasses as a Markdown table (README and docs are made from it)."""
     lines = ["| flag | default | meaning |", "|---|---|---|"]
     for owner in owners:
         for field, spec, kind in option_fields(owner):
+            if field.name in leave:
+                continue
             default = "" if field.default in (None, ()) else f"`{_shown(field.default)}`"
             default = f"`{spec.word}`" if spec.word and field.default is None else default
             lines.append(f"| `{_flags(field, kind)}` | {default} | {spec.help} |")

@@ -13,7 +13,7 @@ LONG_PROMPT = 512
 
 
 class Progress:
-    """Context manager; `say` sets the status, `prefill` moves the bar, `warn` prints a line, `done` clears the rest."""
+    """Context manager; `say` sets the status, `prefill` and `step` move the bar, `warn` prints, `done` clears."""
 
     def __init__(self, out: TextIO, *, enabled: bool):
         console = Console(file=out)
@@ -52,6 +52,17 @@ class Progress:
             self._bar.start()
             self._task = self._bar.add_task("reading the prompt", total=total)
         self._bar.update(self._task, completed=done)
+
+    def step(self, done: int, total: int, what: str) -> None:
+        """Move the bar of a job of many steps."""
+        if not self._enabled:
+            return
+        if self._status:
+            self._status.stop()
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task(what, total=total)
+        self._bar.update(self._task, completed=done, description=what)
 
     def done(self) -> None:
         if self._status:

@@ -11,7 +11,8 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import DrafterConfig, TargetConfig
 from mlx_dspark.checkpoint.drafter_config import read_drafter_config
-from mlx_dspark.checkpoint.resolve import drafter_for, resolve
+from mlx_dspark.checkpoint.registry import drafter_for, pair_for
+from mlx_dspark.checkpoint.resolve import resolve
 from mlx_dspark.checkpoint.target_config import read_target_config
 from mlx_dspark.checkpoint.tokenizer import Tokenizer
 from mlx_dspark.checkpoint.weights import Weights
@@ -125,6 +126,14 @@ def _drafter_name(options: LoadOptions) -> str | None:
     return name
 
 
+def _copies(options: LoadOptions) -> bool:
+    """Whether lookup drafts: as said, else as the registry has it for the pair, else not."""
+    if options.mode == "lookup" or options.lookup_drafts is not None:
+        return options.mode == "lookup" or bool(options.lookup_drafts)
+    known = pair_for(options.model)
+    return known is not None and known.lookup_drafts and options.mode != "baseline"
+
+
 def _dtype(options: LoadOptions) -> mx.Dtype | None:
     """None is the checkpoint's own. MLX's CPU sums bf16 quantised products in bf16 and lacks bf16 experts."""
     if options.dtype != "auto":
@@ -157,7 +166,7 @@ def _drafter_bits(config: DrafterConfig) -> int:
 
 def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | None, target: NemotronH) -> Drafter:
     parts: list[Drafter] = []
-    if options.lookup_drafts or options.mode == "lookup":
+    if _copies(options):
         parts.append(Lookup())
     if folder and config:
         bits = _drafter_bits(config) if options.drafter_bits is None else options.drafter_bits

@@ -24,7 +24,10 @@ class LoadOptions:
         "or baseline (never).",
         choices=MODES,
     )
-    lookup_drafts: bool = option(False, "Also draft by copying n-grams from the context where one matches.")
+    lookup_drafts: bool | None = option(
+        None,
+        "Also draft by copying n-grams from the context where one matches (default: as known to pay for the pair).",
+    )
     drafter_bits: int | None = option(
         None,
         "Hold the drafter's matrices in 4 or 8 bits, or 0 as stored (default: 4, on a CPU 0 below 1,024 hidden units).",
