@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +13,6 @@ import mlx.core as mx
 import pytest
 
 from mlx_dspark import Pair, load
-
-with contextlib.suppress(ImportError):
-    import setuptools  # noqa: F401  # refuses to come after the standard library's distutils, which some tools import
 
 FORMATS = {
     "fp32": {"pattern": "M*EM-E*"},
