@@ -9,7 +9,8 @@
     │   └── TokenizerError  tokenizer.json or the chat template
     ├── PairMismatch      a target and a drafter that do not belong together
     ├── PromptError       a prompt that cannot be decoded from (empty, too long, an unknown role)
-    └── ConversionError   a checkpoint that cannot be converted, or an output that cannot be written
+    ├── ConversionError   a checkpoint that cannot be converted, or an output that cannot be written
+    └── CalibrationError  measured costs that cannot be costs
 
 Each message names what was given, the limit, the likely cause and the next step, in one sentence.
 A command that meets one prints that sentence and exits with 2.
@@ -58,3 +59,7 @@ class PromptError(DsparkError, ValueError):
 
 class ConversionError(DsparkError):
     """A checkpoint cannot be converted, or its output cannot be written."""
+
+
+class CalibrationError(DsparkError, ValueError):
+    """A cost table holds something that is no cost."""

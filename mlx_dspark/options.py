@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Option:
-    """What a field allows: inclusive `low`..`high`, or `choices`; `flag` replaces the spelling made from its name."""
+    """What a field allows: inclusive `low`..`high`, or `choices`; `flag` replaces the spelling made from its name.
+
+    `word` is how None is written.
+    """
 
     help: str
     low: float | None = None
@@ -25,6 +28,7 @@ class Option:
     choices: tuple[str, ...] = ()
     flag: str | None = None
     metavar: str | None = None
+    word: str | None = None
 
 
 def option(default: T, text: str, **limits: Any) -> T:
@@ -55,6 +59,7 @@ def _check(flag: str, spec: Option, value: Any, hint: str) -> None:
     if spec.low is None and spec.high is None:
         return
     limits = f"between {spec.low:g} and {spec.high:g}" if spec.high is not None else f"at least {spec.low:g}"
+    limits += f", or {spec.word}" if spec.word else ""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise OptionError(f"{flag} is {value!r}, but it must be a number {limits}")
     if "float" not in hint and not isinstance(value, int):
@@ -63,3 +68,12 @@ def _check(flag: str, spec: Option, value: Any, hint: str) -> None:
         spec.high if spec.high is not None else math.inf
     ):
         raise OptionError(f"{flag} is {value}, but it must be {limits}")
+
+
+def worded(settings: Any) -> None:
+    """Turn a word that stands for None into None, in a frozen dataclass that is being made."""
+    for field in dataclasses.fields(settings):
+        if "option" in field.metadata and (word := field.metadata["option"].word):
+            value = getattr(settings, field.name)
+            if isinstance(value, str) and value.strip().lower() == word:
+                object.__setattr__(settings, field.name, None)

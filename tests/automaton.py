@@ -23,6 +23,7 @@ SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "</s>")
 EOS = 258
 TEMPLATE = (
     "{%- set ns = namespace(pick=0) -%}"
+    "{%- for t in tools or [] -%}<tool {{ t.function.name }}>{%- endfor -%}"
     "{%- for m in messages -%}"
     "<|im_start|>{{ m.role }}\n"
     "{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif -%}{{ m.content }}"
@@ -32,7 +33,6 @@ TEMPLATE = (
     "{%- if m.role == 'tool' -%}{%- set ns.pick = ns.pick + 1 -%}{%- else -%}"
     "{%- for k in range(24) -%}{%- if ('{S' ~ k ~ '}') in m.content -%}{%- set ns.pick = k -%}{%- endif -%}{%- endfor -%}"
     "{%- endif -%}{%- endfor -%}"
-    "{%- for t in tools or [] -%}<tool {{ t.function.name }}>{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n"
     "{{ '<think></think>' if enable_thinking is defined and not enable_thinking else '<think>\n' }}<|S{{ ns.pick }}|>"
     "{%- endif -%}"
@@ -120,7 +120,7 @@ def _arrays(size: int, follows: Mapping[int, int]) -> dict[str, np.ndarray]:
 class Follower:
     """A drafter that knows the script; right for `right` drafts, then wrong."""
 
-    name, taps, max_draft, context = "dspark", (), 8, 0
+    name, sources, taps, max_draft, context = "dspark", ("dspark",), (), 8, 0
 
     def __init__(self, follows: Mapping[int, int], right: int = 8):
         self.follows, self.right = follows, right

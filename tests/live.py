@@ -129,3 +129,27 @@ def chunks(text: str) -> list[dict[str, Any]]:
     assert events[-1] == "[DONE]"
     assert events.count("[DONE]") == 1
     return [json.loads(e) for e in events[:-1]]
+
+
+TOOL = {"name": "get_weather", "description": "w"}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+OPENAI = [{"type": "function", "function": {**TOOL, "parameters": SCHEMA}}]
+FLAT = [{"type": "function", **TOOL, "parameters": SCHEMA}]
+ANTHROPIC = [{**TOOL, "input_schema": SCHEMA}]
+
+
+def asked(path: str, script: int, limit: int | None, tools: bool) -> dict[str, Any]:
+    """The same request in each dialect."""
+    chat = [{"role": "user", "content": f"{{S{script}}}"}]
+    if path == "/v1/completions":
+        return {"prompt": f"<|S{script}|>", "max_tokens": limit}
+    if path == "/v1/responses":
+        return {"input": chat, "max_output_tokens": limit, "tools": FLAT if tools else None}
+    if path == "/v1/messages":
+        return {
+            "messages": chat,
+            "max_tokens": limit or 4000,
+            "thinking": {"type": "enabled"},
+            "tools": ANTHROPIC if tools else None,
+        }
+    return {"messages": chat, "max_tokens": limit, "tools": OPENAI if tools else None}

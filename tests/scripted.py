@@ -20,7 +20,7 @@ class Scripted:
 
     def __init__(self, plain: Sequence[int], script: Script, taps: tuple[int, ...] = (0,)):
         self.plain, self.script = list(plain), script
-        self.name, self.taps, self.max_draft, self.context = "scripted", taps, 7, 4
+        self.name, self.sources, self.taps, self.max_draft, self.context = "scripted", ("scripted",), taps, 7, 4
 
     def new_state(self) -> list[int]:
         return []
@@ -36,7 +36,7 @@ class Scripted:
 
     def observe(self, state: list[int], tokens: Sequence[int], position: int, taps: Mapping[int, mx.array]) -> Any:
         assert position == len(state), "a drafter must see every token once, in order"
-        assert all(rows.shape[0] == len(tokens) for rows in taps.values())
+        assert all(min(len(tokens), self.context) <= rows.shape[0] <= len(tokens) for rows in taps.values())
         state += tokens
 
 

@@ -19,7 +19,17 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "mlx_dspark"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # A layer imports itself and lower ranks; two layers of one rank do not know each other.
-RANK = {"ops": 0, "checkpoint": 1, "models": 2, "decode": 3, "engine": 4, "server": 5, "train": 5, "cli": 6}
+RANK = {
+    "ops": 0,
+    "checkpoint": 1,
+    "models": 2,
+    "decode": 3,
+    "engine": 4,
+    "server": 5,
+    "train": 5,
+    "benchmark": 5,
+    "cli": 6,
+}
 COMMON = {"errors", "options", "version"}
 FACADE = {"__init__.py", "__main__.py"}
 NOT_AT_RUN_TIME = {"mlx_lm", "torch", "transformers"}

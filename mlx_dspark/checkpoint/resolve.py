@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_dspark.checkpoint.safetensors import INDEX_NAME
@@ -21,44 +20,6 @@ NEEDED = ["*.json", "*.jinja", "model*.safetensors"]  # what makes a cached snap
 PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README*"]
 REPOSITORY = re.compile(r"(?!.*(?:--|\.\.))\w(?:[\w.-]*\w)?/\w(?:[\w.-]*\w)?", re.ASCII)
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
-
-
-@dataclass(frozen=True)
-class KnownPair:
-    """A target and the drafter made for it, as names `resolve` takes; `title` and `notes` are for people."""
-
-    name: str
-    target: str
-    drafter: str
-    title: str
-    notes: str = ""
-
-
-KNOWN_PAIRS = (
-    KnownPair(
-        "demo",
-        "demo",
-        "demo-drafter",
-        "The embedded pair",
-        "Part of the package: a tiny 4-bit target that shows and tests the program, on any machine and offline.",
-    ),
-    KnownPair(
-        "nemotron-3.5-lightning",
-        "mlx-community/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-4bit",
-        "mlx-community/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-DSpark-bf16",
-        "NVIDIA Nemotron 3.5 Lightning 30B-A3B, 4-bit",
-        "Fetched from the hub at first use.",
-    ),
-)
-
-
-def drafter_for(model_name: str) -> str | None:
-    """The drafter known for a target, recognised by its name or by a folder of its name; None if none is known."""
-    last = Path(model_name).name
-    for pair in KNOWN_PAIRS:
-        if model_name == pair.target or ("/" in pair.target and last == pair.target.split("/")[1]):
-            return pair.drafter
-    return None
 
 
 def resolve(name: str, *, what: str = "model") -> Path:
@@ -83,6 +44,16 @@ def resolve(name: str, *, what: str = "model") -> Path:
         )
     folder, lacks = _cached(name)
     return folder or _lm_studio(name) or _download(name, what, lacks)
+
+
+def find(name: str) -> Path | None:
+    """Where `resolve` would find a complete checkpoint without any network call; None if it would have to download."""
+    if name in EMBEDDED:
+        return _embedded(name)
+    path = Path(os.path.expanduser(name))
+    if path.is_dir():
+        return path if is_complete(path) else None
+    return (_cached(name)[0] or _lm_studio(name)) if _is_repository(name) else None
 
 
 def _embedded(name: str) -> Path:

@@ -21,9 +21,12 @@ def option_fields(owner: type) -> Iterator[tuple[dataclasses.Field[Any], Option,
             yield field, field.metadata["option"], _bare(hints[field.name])
 
 
-def parameters(*owners: type) -> list[inspect.Parameter]:
-    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check."""
-    return [_parameter(*found) for owner in owners for found in option_fields(owner)]
+def parameters(*owners: type, leave: Sequence[str] = ()) -> list[inspect.Parameter]:
+    """One keyword parameter a field, its flag and help from the field's Option; limits are the dataclass's to check.
+
+    `leave` names fields that a command sets itself.
+    """
+    return [_parameter(*found) for owner in owners for found in option_fields(owner) if found[0].name not in leave]
 
 
 def argument(name: str, text: str) -> inspect.Parameter:
@@ -53,16 +56,26 @@ def command(function: Callable[..., None], params: Sequence[inspect.Parameter]) 
 
 def collect(owner: type, values: Mapping[str, Any]) -> Any:
     """The owner's dataclass from parsed values; lists become tuples. Raises OptionError outside the limits."""
-    chosen = {field.name: values[field.name] for field, _, _ in option_fields(owner) if field.name in values}
+    chosen = {f.name: _number(values[f.name], spec) for f, spec, _ in option_fields(owner) if f.name in values}
     return owner(**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
 
 
-def table(*owners: type) -> str:
+def _number(value: Any, spec: Option) -> Any:
+    """A flag that may be a word or a number arrives as text; what is neither stays, for the dataclass to refuse."""
+    if spec.word and isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        return int(value)
+    return value
+
+
+def table(*owners: type, leave: Sequence[str] = ()) -> str:
     """The flags of these dataclasses as a Markdown table (README and docs are made from it)."""
     lines = ["| flag | default | meaning |", "|---|---|---|"]
     for owner in owners:
         for field, spec, kind in option_fields(owner):
+            if field.name in leave:
+                continue
             default = "" if field.default in (None, ()) else f"`{_shown(field.default)}`"
+            default = f"`{spec.word}`" if spec.word and field.default is None else default
             lines.append(f"| `{_flags(field, kind)}` | {default} | {spec.help} |")
     return "\n".join(lines)
 
@@ -81,7 +94,10 @@ def _parameter(field: dataclasses.Field[Any], spec: Option, kind: Any) -> inspec
     default: Any = list(field.default) if many else field.default  # type: ignore[arg-type]
     annotation = list[get_args(kind)[0]] if many else kind if default is not None else kind | None  # type: ignore[misc]
     metavar = spec.metavar or ("|".join(spec.choices) if spec.choices else None)
-    info = typer.Option(_flags(field, kind), help=spec.help, metavar=metavar, show_default=default not in (None, []))
+    shown: Any = default not in (None, [])
+    if spec.word and default is None:
+        annotation, default, shown, metavar = str, spec.word, True, f"{spec.word}|N"
+    info = typer.Option(_flags(field, kind), help=spec.help, metavar=metavar, show_default=shown)
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
     )

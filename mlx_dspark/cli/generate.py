@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -39,6 +39,7 @@ def run(values: dict[str, Any]) -> None:
     shown: TerminalOptions = collect(TerminalOptions, values)
     loading: LoadOptions = collect(LoadOptions, values)
     answering: GenerateOptions = collect(GenerateOptions, values)
+    loading = replace(loading, calibrate=loading.calibrate and answering.max_draft is None)
     sampling: SamplingParams = collect(SamplingParams, values)
     prompt = _prompt(shown)
     trace = _open_trace(shown.trace)
@@ -47,7 +48,7 @@ def run(values: dict[str, Any]) -> None:
 
     with Progress(sys.stderr, enabled=not (shown.quiet or shown.json)) as progress:
         settings = {k: v for k, v in asdict(loading).items() if k not in ("model", "drafter")}
-        pair = load(loading.model, loading.drafter, say=progress.say, **settings)
+        pair = load(loading.model, loading.drafter, say=progress.say, warn=progress.warn, **settings)
         result = _answer(pair, prompt, {**asdict(answering), **asdict(sampling)}, shown, progress, trace)
     if shown.json:
         print(json.dumps(asdict(result), ensure_ascii=False))

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from mlx_dspark.benchmark.options import BenchmarkOptions
 from mlx_dspark.checkpoint.convert_options import ConvertOptions
 from mlx_dspark.cli.agents import AgentOptions
+from mlx_dspark.cli.calibrate import CalibrateOptions
 from mlx_dspark.cli.doctor import DoctorOptions
 from mlx_dspark.cli.flags import argument, command, parameters, rest
 from mlx_dspark.cli.generate import TerminalOptions
+from mlx_dspark.cli.models import ModelsOptions
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.engine.settings import GenerateOptions, LoadOptions
 from mlx_dspark.errors import DsparkError
@@ -75,6 +78,36 @@ SERVE = (LoadOptions, ServeOptions)
 app.command("serve")(command(_serve, parameters(*SERVE)))
 
 
+def _benchmark(values: dict[str, Any]) -> None:
+    """Measure plain against drafted decoding on this machine, check that the text is the same, and show it.
+
+    Without --model the small embedded pair is measured (about a minute). Exit code 1: a drafted run differed from
+    plain decoding, crashed, ended early or swapped; its speed is not reported. Ctrl-C keeps the trials that are done.
+    """
+    from mlx_dspark.cli.benchmark import run
+
+    raise typer.Exit(run(values))
+
+
+BENCHMARK = (LoadOptions, BenchmarkOptions)
+NOT_IN_BENCHMARK = ("mode", "lookup_drafts")  # --modes says it
+app.command("benchmark")(command(_benchmark, parameters(*BENCHMARK, leave=NOT_IN_BENCHMARK)))
+
+
+def _models(values: dict[str, Any]) -> None:
+    """List the pairs this program knows, what of them is on this machine, and how to run them.
+
+    Other nemotron_h targets with a DSpark drafter run too: name both, --model and --drafter. A pair's page comes from
+    benchmark --html; --index FOLDER makes one page of links to all of a folder's.
+    """
+    from mlx_dspark.cli.models import run
+
+    run(values)
+
+
+app.command("models")(command(_models, parameters(ModelsOptions)))
+
+
 def _agent(name: str, product: str) -> None:
     """Register the command that starts an agent; words it does not know go to the agent."""
 
@@ -117,6 +150,20 @@ app.command("convert")(
         ],
     )
 )
+
+
+def _calibrate(values: dict[str, Any]) -> None:
+    """Measure what target steps and drafts cost on this machine, for `--max-draft auto` to decide by.
+
+    generate and serve do so by themselves, in a few seconds, when nothing is stored; this takes longer contexts too.
+    """
+    from mlx_dspark.cli.calibrate import run
+
+    run(values)
+
+
+CALIBRATE = (LoadOptions, CalibrateOptions)
+app.command("calibrate")(command(_calibrate, parameters(*CALIBRATE, leave=("calibrate",))))
 
 
 def _doctor(values: dict[str, Any]) -> None:

@@ -13,11 +13,12 @@ LONG_PROMPT = 512
 
 
 class Progress:
-    """Context manager; `say` sets the status, `prefill` moves the bar, `done` clears both before text appears."""
+    """Context manager; `say` sets the status, `prefill` and `step` move the bar, `warn` prints, `done` clears."""
 
     def __init__(self, out: TextIO, *, enabled: bool):
         console = Console(file=out)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._console, self._shown = console, enabled
         self._enabled = enabled and console.is_terminal
         self._status = console.status("loading") if self._enabled else None
         self._bar = Bar(*columns, console=console, transient=True)
@@ -37,6 +38,11 @@ class Progress:
         if self._status:
             self._status.update(line)
 
+    def warn(self, line: str) -> None:
+        """A line that stays, silent where progress is."""
+        if self._shown:
+            self._console.print(line, markup=False, highlight=False)
+
     def prefill(self, done: int, total: int) -> None:
         if not self._enabled or total < LONG_PROMPT:
             return
@@ -46,6 +52,17 @@ class Progress:
             self._bar.start()
             self._task = self._bar.add_task("reading the prompt", total=total)
         self._bar.update(self._task, completed=done)
+
+    def step(self, done: int, total: int, what: str) -> None:
+        """Move the bar of a job of many steps."""
+        if not self._enabled:
+            return
+        if self._status:
+            self._status.stop()
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task(what, total=total)
+        self._bar.update(self._task, completed=done, description=what)
 
     def done(self) -> None:
         if self._status:

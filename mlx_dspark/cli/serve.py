@@ -22,6 +22,7 @@ def run(values: dict[str, Any]) -> None:
     """The whole command from parsed flag values."""
     loading: LoadOptions = collect(LoadOptions, values)
     serving: ServeOptions = collect(ServeOptions, values)
+    loading = replace(loading, calibrate=loading.calibrate and serving.max_draft is None)
     if serving.api_key is None and os.environ.get(KEY_VARIABLE):
         serving = replace(serving, api_key=os.environ[KEY_VARIABLE])
     from mlx_dspark.cli.progress import Progress
@@ -35,14 +36,16 @@ def run(values: dict[str, Any]) -> None:
             progress.done()
             print(banner(service, url), file=sys.stderr, flush=True)
 
-        serve(lambda: load(loading.model, loading.drafter, say=progress.say, **settings), serving, ready)
+        settings |= {"say": progress.say, "warn": progress.warn}
+        serve(lambda: load(loading.model, loading.drafter, **settings), serving, ready)
 
 
 def banner(service: Service, url: str) -> str:
     """What is loaded, whether it is exact, what memory it may take, and lines to try."""
     pair, options = service.pair, service.options
     most = options.max_draft
-    cap = "chosen by the engine" if most is None else "none" if most == 0 else f"up to {most} a round"
+    learnt = "as many as pay on this machine" + ("" if pair.calibration else ", learnt while decoding")
+    cap = learnt if most is None else "none" if most == 0 else f"up to {most} a round"
     exact = "drafted text equals plain text bit for bit" if pair.widths.exact else "NOT bit-exact on this device"
     key = ' -H "Authorization: Bearer $KEY"' if options.api_key else ""
     body = f'{{"model": "{service.model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'

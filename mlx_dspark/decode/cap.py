@@ -1,29 +1,81 @@
-"""How many drafts a round may verify, learnt or fixed. Pure arithmetic: no arrays, no clock."""
+"""How many drafts a round asks for and how many of them it verifies: what a policy is, and the fixed one.
+
+A policy decides from what is known before the verify, and is told what came of it. It knows no model and no clock,
+and cannot change a token. decode/auto.py holds the one that learns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-
-class CapPolicy(Protocol):
-    """Asked before each round, told after it."""
-
-    def cap(self, room: int) -> int:
-        """Drafts for the next round, 0..`room`; `room` is how many can still be used."""
-
-    def observe(self, proposed: int, accepted: int) -> None:
-        """A round proposed so many drafts, of which so many stood."""
+from mlx_dspark.models.drafter import DraftBlock, FirstFound, Judge
 
 
 @dataclass(frozen=True)
-class FixedCap:
-    """Always the same number, room permitting."""
+class Moment:
+    """Before a round: `room` drafts can still be used, `depth` tokens are consumed, `sharing` sequences take part."""
 
-    drafts: int
+    room: int
+    depth: int
+    sharing: int = 1
 
-    def cap(self, room: int) -> int:
-        return max(0, min(self.drafts, room))
 
-    def observe(self, proposed: int, accepted: int) -> None:
+@dataclass(frozen=True)
+class Outcome:
+    """After it: `kept` drafts were verified, `tokens` committed; `seconds` are of the whole round."""
+
+    kept: int
+    tokens: Sequence[int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a policy did in a round and why: drafts asked for, drafts verified, tokens it expected to commit."""
+
+    asked: int
+    kept: int
+    predicted: float
+    reason: str
+
+
+class CapPolicy(Judge, Protocol):
+    """Called in this order each round; as a Judge in between, where drafters compete."""
+
+    def ask(self, now: Moment) -> int:
+        """Most drafts to propose, 0..room."""
+
+    def trim(self, block: DraftBlock) -> DraftBlock:
+        """The part of the block that is worth verifying."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """What came of it."""
+
+    @property
+    def choice(self) -> Choice:
+        """The latest decision."""
+
+
+class FixedCap(FirstFound):
+    """Always the same number, room permitting; every draft is verified."""
+
+    def __init__(self, drafts: int):
+        super().__init__(drafts)
+        self._asked = self._kept = 0
+
+    def ask(self, now: Moment) -> int:
+        self._asked, self._kept = max(0, min(self.drafts, now.room)), 0
+        return self._asked
+
+    def trim(self, block: DraftBlock) -> DraftBlock:
+        self._kept = len(block)
+        return block
+
+    def observe(self, outcome: Outcome) -> None:
         """Nothing to learn."""
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self._asked, self._kept, 0.0, "pinned")

@@ -1,7 +1,7 @@
-"""THE loop body, over B sequences: cap -> propose -> verify -> pick -> accept -> commit -> rollback -> observe.
+"""THE loop body, over B sequences: cap -> propose -> trim -> verify -> pick -> accept -> commit -> rollback -> observe.
 
-A draft stands while it equals what the target picks, so every kind of decoding is this function. The one place
-that waits for the device.
+A draft stands while it equals what the target picks, so every kind of decoding is this function. It waits for the
+device once; a cap policy that reads its block before the verify waits once more.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from mlx_dspark.decode.accept import accept
+from mlx_dspark.decode.cap import Choice, Outcome
 from mlx_dspark.decode.scores import Score, score
 from mlx_dspark.decode.session import Session
-from mlx_dspark.models.drafter import DraftBlock, Drafter, DraftRequest
+from mlx_dspark.models.drafter import DraftBlock, Drafter
 from mlx_dspark.models.state import State
 from mlx_dspark.models.target import Target
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did for one sequence. `tokens` are those committed, `pieces` the text each one completed;
-    `times` are seconds by phase; `scores` are there if the session asked for log-probabilities."""
+    """What one round did for one sequence. `proposed` drafts were verified, `tokens` committed, `pieces` is the text
+    each one completed; `times` are seconds by phase; `scores` are there if the session asked for log-probabilities;
+    `depth` tokens had been consumed before it, and `choice` says how the cap decided."""
 
     proposed: int
     accepted: int
@@ -34,6 +36,8 @@ class Round:
     times: dict[str, float] = field(default_factory=dict)
     pieces: tuple[str, ...] = ()
     scores: tuple[Score, ...] = ()
+    depth: int = 0
+    choice: Choice | None = None
 
 
 class LazyClock:
@@ -54,6 +58,10 @@ class LazyClock:
     def laps(self) -> dict[str, float]:
         return dict(self._laps)
 
+    def seconds(self) -> float:
+        """All phases so far."""
+        return sum(self._laps.values())
+
 
 class SyncClock(LazyClock):
     """Waits for the device at the end of each phase, so that times are true shares (slower: for traces)."""
@@ -66,7 +74,8 @@ class SyncClock(LazyClock):
 def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock] = LazyClock) -> list[Round]:
     """Advance every session by one round, in one target forward. Each must be prefilled and unfinished."""
     watch = clock()
-    blocks = _propose(sessions)
+    depths = [s.position for s in sessions]
+    blocks = [s.cap.trim(b) for s, b in zip(sessions, _propose(sessions), strict=True)]
     watch.lap("draft", [b.tokens for b in blocks])
 
     state = State([s.row for s in sessions])
@@ -85,9 +94,8 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
 
     committed = []
     for s, b, pick in zip(sessions, blocks, picks, strict=True):
-        drafts = _ids(b.tokens)
+        drafts = b.ids()
         found = accept(drafts, _ids(pick))
-        s.cap.observe(len(drafts), found.length)
         committed.append((found.length, s.commit([*drafts[: found.length], found.next_token])))
     scores = [
         score(verified.logits[begin : begin + len(c.tokens)], c.tokens, s.top_logprobs)
@@ -97,14 +105,17 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     watch.lap("rollback", state.arrays())
 
     for s, (_, c), (begin, _) in zip(sessions, committed, spans, strict=True):
-        rows = slice(begin, begin + len(c.tokens))
-        s.observe({layer: verified.taps[layer][rows] for layer in s.drafter.taps})
+        s.observe(verified.taps, begin, len(c.tokens))
     watch.lap("observe", [])
+    for s, b, (_, c) in zip(sessions, blocks, committed, strict=True):
+        s.cap.observe(Outcome(len(b), c.tokens, watch.seconds()))
+    watch.lap("policy", [])
     times = watch.laps()
     return [
-        Round(len(b), min(length, len(c.tokens)), c.tokens, c.text, b.source, c.finish, times, c.pieces, found)
-        for b, (length, c), found in zip(blocks, committed, scores, strict=True)
-    ]
+        Round(len(b), min(length, len(c.tokens)), c.tokens, c.text, b.source, c.finish, times, c.pieces, found, depth,
+              s.cap.choice)
+        for s, b, (length, c), found, depth in zip(sessions, blocks, committed, scores, depths, strict=True)
+    ]  # fmt: skip
 
 
 def _propose(sessions: Sequence[Session]) -> list[DraftBlock]:
@@ -114,10 +125,7 @@ def _propose(sessions: Sequence[Session]) -> list[DraftBlock]:
         groups.setdefault(id(session.drafter), (session.drafter, []))[1].append(index)
     blocks: dict[int, DraftBlock] = {}
     for drafter, members in groups.values():
-        requests = [
-            DraftRequest(s.draft_state, s.anchor, s.position, s.drafts_wanted(), s.sampler.pick, s.sampler.plain)
-            for s in (sessions[i] for i in members)
-        ]
+        requests = [sessions[i].draft_request(len(sessions)) for i in members]
         blocks.update(zip(members, drafter.propose(requests), strict=True))
     return [blocks[i] for i in range(len(sessions))]
 

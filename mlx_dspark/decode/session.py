@@ -5,20 +5,23 @@ The last id is the anchor: committed, not yet consumed. Knows no model family an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from mlx_dspark.decode.cap import CapPolicy
+from mlx_dspark.decode.cap import CapPolicy, Moment
 from mlx_dspark.decode.sampling import Sampler
 from mlx_dspark.decode.text import Detokenizer, StopMatcher
 from mlx_dspark.errors import PromptError
-from mlx_dspark.models.drafter import Drafter
+from mlx_dspark.models.drafter import Drafter, DraftRequest
 from mlx_dspark.models.state import Row, Snapshot, State
 from mlx_dspark.models.target import Target
 
 PREFILL_CHUNK = 256
+Rows = tuple[Mapping[int, mx.array], int, int]
+"""Taps of a whole round, and which rows of them are one sequence's: the first, and how many."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,10 @@ class Session:
     state: State = field(init=False)
     draft_state: object = field(init=False)
     finish: str | None = None
-    fresh: int = 0  # tokens the last commit added
     top_logprobs: int | None = None  # alternatives to report with each token's log-probability; None reports neither
+    _unseen: deque[Rows] = field(default_factory=deque)  # taps the drafter was not shown yet
+    _held: int = 0  # rows in them
+    _seen: int = 0  # tokens the drafter was told of
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -103,13 +108,20 @@ class Session:
         """The anchor's absolute position, which is also how many tokens the State has consumed."""
         return len(self.ids) - 1
 
-    def drafts_wanted(self) -> int:
-        """Drafts for the next round: what the cap says, never more than could still be emitted beside the bonus.
+    def draft_request(self, sharing: int = 1) -> DraftRequest:
+        """The next round's, one of `sharing` in it; its drafter is up to date if it is asked for anything.
 
-        None in the first round: it turns the prompt's last token into the first anchor, as drafters are trained for.
+        Never asks for more than could still be emitted beside the bonus, nor for anything in the first round: that
+        turns the prompt's last token into the first anchor, as drafters are trained for.
         """
         room = self.stops.left - 1 if self.stops.count else 0
-        return max(0, min(self.cap.cap(room), self.drafter.max_draft, room))
+        room = max(0, min(room, self.drafter.max_draft))
+        count = max(0, min(self.cap.ask(Moment(room, self.position, sharing)), room))
+        if count:
+            self.catch_up()
+        return DraftRequest(
+            self.draft_state, self.anchor, self.position, count, self.sampler.pick, self.cap, self.sampler.plain
+        )
 
     def prefill(self, chunk: int = PREFILL_CHUNK, progress: Callable[[int, int], None] | None = None) -> None:
         """Consume all but the last prompt token, chunk by chunk."""
@@ -130,6 +142,7 @@ class Session:
         wanted = end > end_of_interest - self.drafter.context
         taps = self.target.prefill(self.state, 0, self.ids[begin:end], self.drafter.taps if wanted else ())
         self.drafter.observe(self.draft_state, self.ids[begin:end], begin, taps)
+        self._seen = end
         mx.eval(self.state.arrays())
 
     def resume(self, snapshot: Snapshot, draft_state: object | None) -> None:
@@ -139,20 +152,44 @@ class Session:
             self.drafter.observe(self.draft_state, self.ids[: snapshot.length], 0, {})
         else:
             self.draft_state = self.drafter.copy_state(draft_state)
+        self._seen = snapshot.length
 
     def commit(self, tokens: Sequence[int]) -> Committed:
         """Append what the stop rules allow of a round's tokens and return it."""
         kept = self.stops.feed(tokens)
         self.ids += kept.tokens
         self.sampler.commit(kept.tokens)
-        self.finish, self.fresh = kept.finish or self.finish, len(kept.tokens)
+        self.finish = kept.finish or self.finish
         return kept
 
-    def observe(self, taps: Mapping[int, mx.array]) -> None:
-        """Tell the drafter which tokens the target has consumed since: the old anchor and all but the newest id."""
-        begin = self.position - self.fresh
-        self.drafter.observe(self.draft_state, self.ids[begin : self.position], begin, taps)
+    def observe(self, taps: Mapping[int, mx.array], begin: int, count: int) -> None:
+        """Keep rows begin.. of the taps, of the `count` tokens the target has consumed: the old anchor and all but
+        the newest id.
+
+        The drafter is told of them when it next drafts: rounds without drafts cost it nothing.
+        """
+        if not self.drafter.taps:
+            return
+        self._unseen.append((taps, begin, count))
+        self._held += count
+        while self._held - self._unseen[0][2] >= self.drafter.context:
+            self._held -= self._unseen.popleft()[2]
+
+    def catch_up(self) -> None:
+        """Tell the drafter of all tokens the target has consumed."""
+        begin, self._seen = self._seen, self.row.length
+        if begin < self._seen:
+            taps = {layer: _joined(layer, self._unseen) for layer in self.drafter.taps if self._unseen}
+            self.drafter.observe(self.draft_state, self.ids[begin : self._seen], begin, taps)
+        self._unseen.clear()
+        self._held = 0
 
     def cancel(self) -> None:
         """End the sequence before its next round or prefill chunk."""
         self.finish = self.finish or "cancelled"
+
+
+def _joined(layer: int, parts: Iterable[Rows]) -> mx.array:
+    """The rows of one layer, in order."""
+    rows = [taps[layer][begin : begin + count] for taps, begin, count in parts]
+    return rows[0] if len(rows) == 1 else mx.concatenate(rows)

@@ -43,6 +43,9 @@ class Detokenizer:
 def _held(text: str, words: Sequence[str]) -> int:
     """Length of the longest tail of `text` that a word begins with (and is not complete)."""
     longest = min(len(text), max((len(w) - 1 for w in words), default=0))
+    tail = text[-longest:] if longest else ""
+    if not any(w[0] in tail for w in words):
+        return 0
     for size in range(longest, 0, -1):
         if any(w.startswith(text[-size:]) for w in words):
             return size

@@ -45,7 +45,7 @@ def examine(model: str, drafter: str | None = None, say: Callable[[str], None] =
     for what, finding in places():
         found.add("models are looked for in", what, finding)
     try:
-        pair = load(model, drafter, say=say)
+        pair = load(model, drafter, say=say, calibrate=False)
     except DsparkError as error:
         found.healthy = False
         found.add("pair", model, f"cannot be loaded: {error}")
@@ -53,6 +53,8 @@ def examine(model: str, drafter: str | None = None, say: Callable[[str], None] =
     found.add("device", "kernels", str(pair.names["kernels"]))
     for what, finding in _pair(pair):
         found.add("pair", what, finding)
+    for what, finding in _costs(pair):
+        found.add("costs on this machine", what, finding)
     found.healthy = pair.widths.exact
     return found
 
@@ -82,12 +84,26 @@ def _pair(pair: Pair) -> Lines:
         ("target", str(pair.names["model"])),
         ("drafter", f"{pair.names['drafter'] or 'none'} ({pair.drafter.name})"),
         ("weights", f"{pair.nbytes / 2**20:.0f} MiB"),
+        ("chat template", _template(pair.tokenizer.template_sha256)),
         ("rows in a verify", pair.widths.describe()),
     ]
     for kind, widths in pair.widths.exact_at.items():
         bad = [str(width) for width, ok in widths.items() if not ok]
         lines.append((kind, f"differs at {', '.join(bad)} rows" if bad else f"same bits at {_span(list(widths))} rows"))
     return lines
+
+
+def _template(digest: str | None) -> str:
+    return "none: prompts are plain texts" if digest is None else f"sha256 {digest}"
+
+
+def _costs(pair: Pair) -> Lines:
+    """The stored curves, or how to make them."""
+    if pair.calibration:
+        return [("measured", pair.calibration.measured), *pair.calibration.table.describe()]
+    if not pair.drafter.max_draft:
+        return [("not measured", "nothing is drafted")]
+    return [("not measured", "generate and serve do it when they first need it, or: mlx-dspark calibrate")]
 
 
 def _span(widths: list[int]) -> str:

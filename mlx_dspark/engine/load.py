@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import DrafterConfig, TargetConfig
 from mlx_dspark.checkpoint.drafter_config import read_drafter_config
-from mlx_dspark.checkpoint.resolve import drafter_for, resolve
+from mlx_dspark.checkpoint.registry import drafter_for, pair_for
+from mlx_dspark.checkpoint.resolve import resolve
 from mlx_dspark.checkpoint.target_config import read_target_config
 from mlx_dspark.checkpoint.tokenizer import Tokenizer
 from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.engine.calibrate import calibrated, key_of
+from mlx_dspark.engine.calibration_store import Key
+from mlx_dspark.engine.fingerprint import fingerprint
 from mlx_dspark.engine.pair import Pair
 from mlx_dspark.engine.settings import LoadOptions
 from mlx_dspark.errors import OptionError, PairMismatch, TokenizerError
-from mlx_dspark.models.drafter import Drafter, FirstOf, NoDrafter
+from mlx_dspark.models.drafter import Contest, Drafter, NoDrafter
 from mlx_dspark.models.dspark import DSpark
 from mlx_dspark.models.lookup import Lookup
 from mlx_dspark.models.materialize import materialize
@@ -25,16 +30,25 @@ from mlx_dspark.models.nemotron_h import NemotronH
 from mlx_dspark.models.probe import probe_widths
 from mlx_dspark.ops.choose import choose_kernels, on_cpu
 from mlx_dspark.ops.kernels import Kernels
+from mlx_dspark.version import __version__
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 SMALL_DRAFTER = 1024  # hidden units
 Say = Callable[[str], None]
 
 
-def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda line: None, **settings: Any) -> Pair:
+def load(
+    model: str = "demo",
+    drafter: str | None = None,
+    *,
+    say: Say = lambda line: None,
+    warn: Say = lambda line: None,
+    **settings: Any,
+) -> Pair:
     """Load a target and the drafter that goes with it (see LoadOptions for the settings).
 
-    Everything that can be wrong with either checkpoint is found before the first weight is read.
+    Everything that can be wrong with either checkpoint is found before the first weight is read. `say` is told how it
+    goes, `warn` what a user should know afterwards.
     """
     options = LoadOptions(model=model, drafter=drafter, **settings)
     drafter_name = _drafter_name(options)
@@ -61,7 +75,18 @@ def load(model: str = "demo", drafter: str | None = None, *, say: Say = lambda l
     target.plan = widths.plan
     names = {"model": options.model, "drafter": drafter_name, "device": device_name(), "kernels": sentence}
     eos = config.eos_ids | tokenizer.eos_ids
-    return Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes)
+    key = _key(options, names, target, [folder, drafter_folder] if drafter_folder else [folder])
+    pair = Pair(target, chosen, tokenizer, config, widths, eos, names, nbytes, key)
+    pair.use(calibrated(pair, measure_now=options.calibrate, say=say, warn=warn))
+    return pair
+
+
+def _key(options: LoadOptions, names: dict[str, str | None], target: NemotronH, folders: Sequence[Path]) -> Key:
+    """All that a measurement of this pair's costs depends on."""
+    held = {"dtype": str(target.dtype), "drafter_bits": options.drafter_bits, "plan": target.plan.describe()}
+    versions = {"mlx-dspark": __version__, "mlx": version("mlx")}
+    about = {"device": names["device"], "kernels": names["kernels"], **held, **versions}
+    return key_of(about, *(fingerprint(folder) for folder in folders))
 
 
 def check_pair(target: TargetConfig, drafter: DrafterConfig) -> None:
@@ -101,6 +126,14 @@ def _drafter_name(options: LoadOptions) -> str | None:
     return name
 
 
+def _copies(options: LoadOptions) -> bool:
+    """Whether lookup drafts: as said, else as the registry has it for the pair, else not."""
+    if options.mode == "lookup" or options.lookup_drafts is not None:
+        return options.mode == "lookup" or bool(options.lookup_drafts)
+    known = pair_for(options.model)
+    return known is not None and known.lookup_drafts and options.mode != "baseline"
+
+
 def _dtype(options: LoadOptions) -> mx.Dtype | None:
     """None is the checkpoint's own. MLX's CPU sums bf16 quantised products in bf16 and lacks bf16 experts."""
     if options.dtype != "auto":
@@ -133,12 +166,12 @@ def _drafter_bits(config: DrafterConfig) -> int:
 
 def _drafter(options: LoadOptions, folder: Path | None, config: DrafterConfig | None, target: NemotronH) -> Drafter:
     parts: list[Drafter] = []
-    if options.lookup_drafts or options.mode == "lookup":
+    if _copies(options):
         parts.append(Lookup())
     if folder and config:
         bits = _drafter_bits(config) if options.drafter_bits is None else options.drafter_bits
         weights = Weights.with_nvfp4(folder, config.quantization, target.dtype, target.kernels)
         parts.append(DSpark.load(config, weights, target.head, bits))
     if len(parts) > 1:
-        return FirstOf(parts)
+        return Contest(parts)
     return parts[0] if parts else NoDrafter()

@@ -14,14 +14,19 @@ from typing import Any
 
 from mlx_dspark.checkpoint.config import TargetConfig
 from mlx_dspark.checkpoint.tokenizer import Tokenizer
-from mlx_dspark.decode.cap import FixedCap
+from mlx_dspark.decode.auto import AutoCap
+from mlx_dspark.decode.cap import CapPolicy, FixedCap
+from mlx_dspark.decode.pace import GUESS, Pace
 from mlx_dspark.decode.params import SamplingParams
+from mlx_dspark.decode.priors import prior_of
 from mlx_dspark.decode.round import LazyClock, Round, run_round
 from mlx_dspark.decode.sampling import Sampler
 from mlx_dspark.decode.session import PREFILL_CHUNK, Session, StopRules
+from mlx_dspark.decode.survival import Experience, Survival
 from mlx_dspark.decode.text import Detokenizer, ReasoningSplitter, StopMatcher
+from mlx_dspark.engine.calibration_store import Calibration
 from mlx_dspark.engine.result import Result, Tally
-from mlx_dspark.engine.settings import DEFAULT_MAX_DRAFT, GenerateOptions
+from mlx_dspark.engine.settings import GenerateOptions
 from mlx_dspark.errors import OptionError, PromptError
 from mlx_dspark.models.drafter import Drafter, NoDrafter
 from mlx_dspark.models.nemotron_h import NemotronH
@@ -52,7 +57,19 @@ class Pair:
     eos_ids: frozenset[int]
     names: dict[str, str | None]
     nbytes: int
-    _none: Drafter = field(default_factory=NoDrafter)
+    key: Mapping[str, Any] = field(default_factory=dict)  # what its calibration is stored under
+    calibration: Calibration | None = None
+    undrafted: Drafter = field(default_factory=NoDrafter)
+    _pace: Pace = field(init=False)
+    _experience: dict[tuple[str, bool], Experience] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.use(self.calibration)
+
+    def use(self, calibration: Calibration | None) -> None:
+        """Decide by these costs from now on, or by what is learnt while decoding where there are none."""
+        self.calibration = calibration
+        self._pace = Pace(calibration.table) if calibration else Pace(GUESS, trusted=False)
 
     def prompt_ids(self, prompt: Prompt, options: GenerateOptions) -> list[int]:
         """Token ids of a text or of chat messages, through the chat template unless the options say no."""
@@ -67,19 +84,36 @@ class Pair:
         return self.tokenizer.chat_ids(messages, **switches)
 
     def session(self, ids: Sequence[int], options: GenerateOptions, sampling: SamplingParams) -> Session:
-        """A sequence ready to be prefilled. Raises PromptError if the prompt leaves no room to answer."""
+        """A sequence ready to be prefilled, drafting as the options say. Raises PromptError if it has no room."""
+        session = self.plain_session(ids, options, sampling)
+        session.cap = self._cap(options.max_draft, not session.sampler.params.greedy)
+        return session
+
+    def _cap(self, max_draft: int | None, sampled: bool) -> CapPolicy:
+        """What decides how many drafts a round of one sequence gets."""
+        if max_draft is not None or not self.drafter.sources:
+            return FixedCap(max_draft or 0)
+        for source in self.drafter.sources:
+            if (source, sampled) not in self._experience:
+                self._experience[source, sampled] = Experience(prior_of(source, sampled))
+        survivals = {source: Survival(self._experience[source, sampled]) for source in self.drafter.sources}
+        return AutoCap(self._pace, survivals)
+
+    def plain_session(
+        self, ids: Sequence[int], options: GenerateOptions, sampling: SamplingParams | None = None
+    ) -> Session:
+        """The same without drafts; greedy if `sampling` is None."""
         room = self.config.max_positions - len(ids)
         if room < 1:
             raise PromptError(
                 f"the prompt has {len(ids)} tokens, but the model's context is {self.config.max_positions}; shorten it"
             )
         limit = min(options.max_tokens, room)
-        max_draft = DEFAULT_MAX_DRAFT if options.max_draft is None else options.max_draft
         stops = StopRules(self.eos_ids, limit, Detokenizer(self.tokenizer), StopMatcher(options.stop))
-        settled = sampling.with_defaults(self.config.sampling).settled(secrets.randbits(32))
-        sampler = Sampler(settled, ids, self.target.vocab_size)
-        drafter = self.drafter if max_draft else self._none
-        return Session(self.target, drafter, sampler, stops, FixedCap(max_draft), list(ids))
+        wanted = sampling.with_defaults(self.config.sampling) if sampling else SamplingParams(temperature=0)
+        sampler = Sampler(wanted.settled(secrets.randbits(32)), ids, self.target.vocab_size)
+        drafter = self.undrafted if options.max_draft == 0 else self.drafter
+        return Session(self.target, drafter, sampler, stops, FixedCap(0), list(ids))
 
     def stream(
         self,

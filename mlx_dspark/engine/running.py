@@ -91,6 +91,7 @@ class Running:
         session, drafter = self.session, self.session.drafter
         if not self._cache.limit or self._cache.touch(session.ids[:length]):
             return
+        session.catch_up()
         draft_state = drafter.copy_state(session.draft_state) if drafter.max_draft else None
         nbytes = drafter.state_nbytes(draft_state) if drafter.max_draft else 0
         self._cache.put(session.ids[:length], session.state.snapshot().detached(), draft_state, nbytes)

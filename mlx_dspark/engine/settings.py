@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlx_dspark.errors import OptionError
-from mlx_dspark.options import check_options, option
+from mlx_dspark.options import check_options, option, worded
 
 MODES = ("auto", "dspark", "lookup", "baseline")
-DEFAULT_MAX_DRAFT = 4
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,10 @@ class LoadOptions:
         "or baseline (never).",
         choices=MODES,
     )
-    lookup_drafts: bool = option(False, "Also draft by copying n-grams from the context where one matches.")
+    lookup_drafts: bool | None = option(
+        None,
+        "Also draft by copying n-grams from the context where one matches (default: as known to pay for the pair).",
+    )
     drafter_bits: int | None = option(
         None,
         "Hold the drafter's matrices in 4 or 8 bits, or 0 as stored (default: 4, on a CPU 0 below 1,024 hidden units).",
@@ -36,6 +38,10 @@ class LoadOptions:
         "auto",
         "Activations: auto is the checkpoint's own on a GPU and float32 on a CPU.",
         choices=("auto", "float32", "bfloat16", "float16"),
+    )
+
+    calibrate: bool = option(
+        True, "Measure once what drafting costs on this machine; without, that is learnt while decoding."
     )
 
     def __post_init__(self) -> None:
@@ -50,7 +56,11 @@ class GenerateOptions:
 
     max_tokens: int = option(512, "Most tokens to generate.", low=1, high=1_000_000)
     max_draft: int | None = option(
-        None, f"Most drafts a round; 0 drafts nothing (default: {DEFAULT_MAX_DRAFT}).", low=0, high=64
+        None,
+        "Drafts a round: auto takes what pays, a number pins it, 0 drafts nothing.",
+        low=0,
+        high=64,
+        word="auto",
     )
     stop: tuple[str, ...] = option((), "Stop before this text; may be given several times.")
     system: str | None = option(None, "A system message in front of the prompt.")
@@ -58,6 +68,7 @@ class GenerateOptions:
     chat_template: bool = option(True, "Put the prompt through the checkpoint's chat template.", flag="--chat-template")
 
     def __post_init__(self) -> None:
+        worded(self)
         check_options(self)
         if any(not s for s in self.stop):
             raise OptionError("--stop is an empty text, but it must have at least one character")

@@ -13,8 +13,10 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import DrafterConfig
 from mlx_dspark.checkpoint.weights import Weights
+from mlx_dspark.models.confidence import Confide, OnDevice, OnHost
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
 from mlx_dspark.ops.attention import AttentionForm
+from mlx_dspark.ops.choose import on_cpu
 from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
 from mlx_dspark.ops.markov import MarkovWalk
@@ -152,7 +154,12 @@ class DSpark:
     layers: list[DraftLayer]
     markov: MarkovWalk
     head: Linear
+    confide: Confide
     name: str = field(default="dspark")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.name,)
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -180,7 +187,8 @@ class DSpark:
             weights.ignore("confidence_head.")
         weights.finish()
         markov = weights.kernels.markov(markov_in, markov_out, weights.dtype)
-        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov, head)
+        parts = (embed, fc, hidden_norm, norm, layers, markov, head)
+        return cls(c, weights.dtype, weights.kernels, *parts, OnHost.of if on_cpu() else OnDevice.of)
 
     def new_state(self) -> DSparkState:
         c = self.config
@@ -219,7 +227,7 @@ class DSpark:
         logits = self._base_logits(asked)
         blocks: dict[int, DraftBlock] = {}
         for request, rows in zip(asked, logits, strict=True):
-            blocks[id(request)] = DraftBlock(self._walk(request, rows), self.name)
+            blocks[id(request)] = self._walk(request, rows)
         return [blocks.get(id(r)) or block_of((), self.name) for r in requests]
 
     def _base_logits(self, requests: Sequence[DraftRequest]) -> list[mx.array]:
@@ -240,10 +248,12 @@ class DSpark:
         ends = [s.rows.stop - i - 1 for i, s in enumerate(spans)]
         return list(mx.split(logits, ends[:-1])) if len(ends) > 1 else [logits]
 
-    def _walk(self, request: DraftRequest, logits: mx.array) -> mx.array:
+    def _walk(self, request: DraftRequest, logits: mx.array) -> DraftBlock:
         """Left to right: each draft is picked from its logits plus the bias of the token before it."""
         choose = None if request.greedy else lambda row, i, before: request.pick(row, request.position + 1 + i, before)
-        return self.markov(logits, request.anchor, choose)
+        drafts = self.markov(logits, request.anchor, choose)
+        before = mx.concatenate([mx.array([request.anchor], mx.int32), drafts[:-1]])
+        return DraftBlock(drafts, self.name, self.confide(self.markov.biased(logits, before)))
 
 
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:

@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_dspark.models.confidence import Even
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
 
 
@@ -30,6 +31,7 @@ class Lookup:
     shortest: int = 2
     max_draft: int = 7
     name: str = "lookup"
+    sources: tuple[str, ...] = ("lookup",)
     taps: tuple[int, ...] = ()
     context: int = 0
 
@@ -50,13 +52,15 @@ class Lookup:
                 state.after[tuple(state.ids[end - n :])] = end
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
-        return [block_of(self._copy(r), self.name) for r in requests]
+        return [self._copy(r) for r in requests]
 
-    def _copy(self, request: DraftRequest) -> list[int]:
+    def _copy(self, request: DraftRequest) -> DraftBlock:
+        """A block whose margin is the length of the match."""
         state: LookupState = request.state
         recent = [*state.ids[-self.longest + 1 :], request.anchor]
         for n in range(min(self.longest, len(recent)), self.shortest - 1, -1):
             start = state.after.get(tuple(recent[-n:]))
             if start is not None:
-                return state.ids[start : start + request.count]
-        return []
+                drafts = state.ids[start : start + request.count]
+                return DraftBlock(mx.array(drafts, mx.int32), self.name, Even(float(n)))
+        return block_of((), self.name)

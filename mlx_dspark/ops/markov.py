@@ -18,6 +18,9 @@ class MarkovWalk(Protocol):
     def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> mx.array:
         """Drafts int32 [R] for logits [R, V] float32; `choose` None picks the likeliest token."""
 
+    def biased(self, logits: mx.array, before: mx.array) -> mx.array:
+        """Logits [R, V] with the bias of the token before each; `before` [R] is the anchor and all drafts but one."""
+
 
 @dataclass(frozen=True, eq=False)
 class StockMarkovWalk:
@@ -32,10 +35,13 @@ class StockMarkovWalk:
         drafts: list[mx.array] = []
         previous = mx.array([anchor], mx.int32)
         for i in range(logits.shape[0]):
-            row = logits[i : i + 1] + self.markov_out(self.markov_in(previous).astype(self.dtype)).astype(mx.float32)
+            row = self.biased(logits[i : i + 1], previous)
             previous = pick(row, i, mx.concatenate(drafts) if drafts else None).astype(mx.int32)
             drafts.append(previous)
         return mx.concatenate(drafts)
+
+    def biased(self, logits: mx.array, before: mx.array) -> mx.array:
+        return logits + self.markov_out(self.markov_in(before).astype(self.dtype)).astype(mx.float32)
 
 
 def _likeliest(row: mx.array, index: int, before: mx.array | None) -> mx.array:

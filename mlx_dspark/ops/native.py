@@ -166,6 +166,9 @@ class NativeMarkovWalk:
         drafts: mx.array = self.module.markov_walk(logits, anchor, self.markov_in, self.markov_out)
         return drafts
 
+    def biased(self, logits: mx.array, before: mx.array) -> mx.array:
+        return self.stock.biased(logits, before)
+
 
 @dataclass(frozen=True, eq=False)
 class NativeKernels:

@@ -62,15 +62,17 @@ class Answer:
     def _round(self, done: Round) -> list[Delta]:
         deltas: list[Delta] = []
         tokens: list[tuple[str, str, str]] = []
-        before = self._tokens
+        came, before = origins(done), self._tokens
         scores: tuple[Score | None, ...] = done.scores or (None,) * len(done.tokens)
-        for piece, origin, score in zip(done.pieces, origins(done), scores, strict=True):
+        for index, (piece, score) in enumerate(zip(done.pieces, scores, strict=True)):
             self._tokens += 1
             added = self._piece(piece)
             if added and isinstance(added[0], Reasoning):
                 self.reasoning_tokens += 1
             deltas += self._scored(added, score)
-            tokens += [(_kind(d), d.text, origin) for d in added if isinstance(d, (Reasoning, Text, CallArguments))]
+            if self._rounds:
+                shown = [d for d in added if isinstance(d, (Reasoning, Text, CallArguments))]
+                tokens += [(_kind(d), d.text, came[index]) for d in shown]
             if self.enough:
                 break
         if self._rounds:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from mlx_dspark.errors import DsparkError
 from mlx_dspark.server import chat_completions, completions, messages, responses, wire
-from mlx_dspark.server.dialect import Reply, new_id
+from mlx_dspark.server.dialect import Reply
 from mlx_dspark.server.errors import ApiError, error_body
 from mlx_dspark.server.gate import Gate
 from mlx_dspark.server.info import health, metrics, model_list, one_model
@@ -83,7 +83,7 @@ def _generate(service: Service, read: Read) -> Endpoint:
 
 
 def _safe(endpoint: Endpoint) -> Endpoint:
-    """Every error as the dialect's body, every response with an id to quote."""
+    """Every error as the dialect's body."""
 
     async def call(request: Request) -> Response:
         try:
@@ -97,7 +97,6 @@ def _safe(endpoint: Endpoint) -> Endpoint:
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             response = _refused(request, ApiError(500, "an internal error ended this request", code="internal_error"))
-        response.headers["x-request-id"] = response.headers["request-id"] = new_id("req_")
         return response
 
     return call

@@ -92,10 +92,7 @@ def read(service: Service, body: Mapping[str, Any]) -> ChatReply:
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
     tools = tools_of(request.tools, "tools") if tool_choice(request.tool_choice) else []
-    switches = request.chat_template_kwargs or {}
-    for name in switches:
-        if name in RESERVED:
-            raise ApiError(400, f"chat_template_kwargs.{name} is the server's own; leave it out", param=name)
+    switches = _switches(request.chat_template_kwargs or {})
     chat = Chat(
         [message(m, f"messages.{i}") for i, m in enumerate(request.messages)],
         tools,
@@ -106,6 +103,16 @@ def read(service: Service, body: Mapping[str, Any]) -> ChatReply:
     scores = (request.top_logprobs or 0) if request.logprobs else None
     plan = service.chat_plan(chat, request, scores=scores, rounds=bool(request.stream_rounds))
     return ChatReply(service, plan, bool(request.stream), request.wants_usage)
+
+
+def _switches(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What goes to the chat template; it knows its own names."""
+    for name in given:
+        if name in RESERVED:
+            raise ApiError(400, f"chat_template_kwargs.{name} is the server's own; leave it out", param=name)
+    if given.get("enable_thinking") is not None:
+        expect(given["enable_thinking"], bool, "chat_template_kwargs.enable_thinking", "true or false")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def thinking_of(effort: str | None, param: str) -> bool | None:

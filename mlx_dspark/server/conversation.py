@@ -93,7 +93,7 @@ def tool_of(name: Any, description: Any, parameters: Any, path: str) -> Tool:
     return Tool(name, description or "", parameters or {"type": "object", "properties": {}})
 
 
-def merged(messages: Sequence[Message]) -> list[Message]:
+def turns(messages: Sequence[Message]) -> list[Message]:
     """Leading system messages as one, and neighbouring assistant messages as one turn."""
     out: list[Message] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""The first thing a request meets: host and origin rules, CORS, the key. Pure ASGI, so that errors carry CORS too.
+"""The first thing a request meets: host and origin rules, CORS, the key, ids. Pure ASGI, so that errors have them too.
 
 A page on the web must not be able to use a server on its reader's machine: without --allow-origin a request from
 another origin is refused, and while the server listens on loopback alone, so is one for a host name that is not
@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 import hmac
+import secrets
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -51,20 +52,22 @@ class Gate:
         headers = Headers(scope=scope)
         cors = self._cors(headers.get("origin"))
 
-        async def with_cors(message: Message) -> None:
-            if message["type"] == "http.response.start" and cors:
-                MutableHeaders(scope=message).update(cors)
+        async def marked(message: Message) -> None:
+            """Every reply has an id to quote, and CORS headers where its origin is allowed."""
+            if message["type"] == "http.response.start":
+                number = f"req_{secrets.token_hex(12)}"
+                MutableHeaders(scope=message).update({**cors, "x-request-id": number, "request-id": number})
             await send(message)
 
         refusal = self._refusal(scope, headers, bool(cors))
         if refusal is not None:
             body = error_body(scope["path"], "anthropic-version" in headers, refusal)
             response = Json(body, refusal.status, headers={**refusal.headers, "connection": "close"})
-            await response(scope, receive, with_cors)
+            await response(scope, receive, marked)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await Json({}, 200)(scope, receive, with_cors)
+            await Json({}, 200)(scope, receive, marked)
         else:
-            await self.app(scope, receive, with_cors)
+            await self.app(scope, receive, marked)
 
     def _cors(self, origin: str | None) -> dict[str, str]:
         allowed = self._options.allow_origin

@@ -24,7 +24,7 @@ from mlx_dspark.server.service import Chat, Service
 INERT = frozenset(
     {
         "user", "metadata", "store", "service_tier", "safety_identifier",
-        "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "client_metadata", "include",
+        "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "client_metadata",
         "stream_options",
     }
 )  # fmt: skip
@@ -39,6 +39,14 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "context_management": ([],),
     "top_logprobs": (0,),
 }
+# What `include` may list: parts that answers of this server never have, or have anyway.
+INCLUDED = frozenset(
+    {
+        "reasoning.encrypted_content", "web_search_call.action.sources", "web_search_call.results",
+        "code_interpreter_call.outputs", "computer_call_output.output.image_url", "file_search_call.results",
+        "message.input_image.image_url",
+    }
+)  # fmt: skip
 HOSTED = ("web_search", "web_search_preview")  # OpenAI's own; offered by agents, never owed: left out of the prompt
 
 
@@ -53,6 +61,7 @@ class ResponsesRequest(Request):
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
+    include: list[str] | None = None
 
     @property
     def limit(self) -> int | None:
@@ -63,6 +72,11 @@ def read(service: Service, body: Mapping[str, Any]) -> ResponsesReply:
     request = validated(ResponsesRequest, body, INERT, REFUSED)
     service.check_model(request.model)
     _text_format(request.text)
+    for index, part in enumerate(request.include or ()):
+        if part not in INCLUDED:
+            raise ApiError(
+                400, f"include asks for {shown(part)}, which this server does not have", param=f"include.{index}"
+            )
     namespaces: dict[str, str] = {}
     tools = _tools(request.tools or [], "tools", namespaces) if tool_choice(request.tool_choice) else []
     chat = Chat(

@@ -24,7 +24,7 @@ Stops = Annotated[list[StopText], Field(max_length=16)]
 
 
 class Request(BaseModel):
-    """What every generating route shares. `max_draft`, `mode` and `stream_rounds` are this server's own."""
+    """What every generating route shares. `max_draft` and `mode` are this server's own."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -36,7 +36,7 @@ class Request(BaseModel):
     min_p: Probability | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     seed: int | None = None  # any whole number: what counts is its value modulo 2^63
-    max_draft: Annotated[int, Field(ge=0, le=64)] | None = None
+    max_draft: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] | None = None
     mode: Literal["auto", "dspark", "lookup", "baseline"] | None = None
 
     @property
@@ -80,7 +80,7 @@ class StreamOptions(BaseModel):
 
 
 class OpenAIRequest(Request):
-    """Fields of chat and text completions."""
+    """Fields of chat and text completions; `stream_rounds` is this server's own."""
 
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +15,17 @@ from typing import Any
 
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.engine.engine import Engine, EngineBusy, EngineClosed, Ticket
-from mlx_dspark.engine.events import Event, Failed, Finished, Job
+from mlx_dspark.engine.events import Advanced, Event, Failed, Finished, Job
 from mlx_dspark.engine.settings import GenerateOptions
-from mlx_dspark.server.answer import Answer
-from mlx_dspark.server.conversation import Message, Tool, merged
+from mlx_dspark.server.answer import Answer, merged
+from mlx_dspark.server.conversation import Message, Tool, turns
 from mlx_dspark.server.deltas import Broken, Delta, Waiting
 from mlx_dspark.server.errors import ApiError
 from mlx_dspark.server.prompt import Prompt, chat_prompt
 from mlx_dspark.server.schema import Request
 from mlx_dspark.server.settings import ServeOptions
+
+PACE = 0.02  # seconds between two writes of an answer at least
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Service:
         if thinking is None and not self.options.thinking:
             thinking = False
         switches = {} if thinking is None else {"enable_thinking": thinking}
-        messages = merged(chat.messages)
+        messages = turns(chat.messages)
         return chat_prompt(self.pair.tokenizer, messages, chat.tools, {**switches, **chat.switches}, chat.begin_with)
 
     def chat_plan(self, chat: Chat, request: Request, *, scores: int | None = None, rounds: bool = False) -> Plan:
@@ -138,7 +141,7 @@ class Service:
                 "ask for auto or baseline",
                 param="mode",
             )
-        if request.max_draft is None:
+        if request.max_draft is None or request.max_draft == "auto":
             return most
         if most is not None and request.max_draft > most:
             raise ApiError(
@@ -148,50 +151,76 @@ class Service:
 
 
 class Flow:
-    """One submitted request: the engine's events as deltas, with a Waiting wherever `keepalive` seconds add none."""
+    """One submitted request: the engine's events as deltas, with a Waiting wherever `keepalive` seconds add none.
+
+    Rounds that follow within PACE of what was sent last wait for each other, so that a fast engine's rounds share a
+    write; the first and the last never wait.
+    """
 
     def __init__(self, plan: Plan, keepalive: float):
         self.plan = plan
         self.ticket: Ticket | None = None
         self._keepalive = keepalive
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._listening = False
         self._loop = asyncio.get_running_loop()
+        self._bell = self._loop.create_future()
 
     def listen(self, event: Event) -> None:
-        """Called on the engine's thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        """Called on the engine's thread, which wakes the loop only where someone waits for this event."""
+        self._events.append(event)
+        if (self._listening or isinstance(event, (Finished, Failed))) and not self._loop.is_closed():
+            self._listening = False
+            self._loop.call_soon_threadsafe(self._wake)
 
     def cancel(self) -> None:
         if self.ticket is not None:
             self.ticket.cancel()
 
-    async def deltas(self) -> AsyncIterator[Delta]:
-        """Ends with one Ended or Broken. Leaving it early cancels the request."""
-        answer, sent = self.plan.answer, time.monotonic()
+    async def batches(self) -> AsyncIterator[list[Delta]]:
+        """The deltas of all events that came meanwhile; the last is one Ended or Broken. Leaving early cancels."""
+        answer, sent, over = self.plan.answer, time.monotonic(), False
         try:
-            while True:
-                event = await self._next(sent + self._keepalive - time.monotonic())
-                deltas: list[Delta] = [] if event is None else answer.feed(event)
+            while not over:
+                self._listening = True  # before looking: what comes after the look rings
+                if not self._events:
+                    await self._pause(sent + self._keepalive - time.monotonic())
+                self._listening = False
+                deltas: list[Delta] = []
+                decoding = False
+                while self._events and not over:
+                    event = self._events.popleft()
+                    deltas += answer.feed(event)
+                    decoding |= isinstance(event, Advanced)
+                    over = isinstance(event, (Finished, Failed))
                 if not deltas and time.monotonic() - sent >= self._keepalive:
                     deltas = [Waiting()]
-                for delta in deltas:
-                    yield delta
-                    sent = time.monotonic()
-                if isinstance(event, (Finished, Failed)):
-                    return
-                if answer.enough:
+                if answer.enough and not over:
                     self.cancel()
+                if deltas:
+                    yield merged(deltas)
+                    sent = time.monotonic()
+                    if decoding and not (over or self._complete):
+                        await self._pause(PACE)
         finally:
             self.cancel()
 
-    async def _next(self, seconds: float) -> Event | None:
-        if not self._events.empty():
-            return self._events.get_nowait()
+    @property
+    def _complete(self) -> bool:
+        return bool(self._events) and isinstance(self._events[-1], (Finished, Failed))
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the bell rings, or for `seconds`."""
+        self._bell = self._loop.create_future()
+        alarm = self._loop.call_later(max(0.001, seconds), self._wake)
         try:
-            return await asyncio.wait_for(self._events.get(), max(0.001, seconds))
-        except asyncio.TimeoutError:
-            return None
+            await self._bell
+        finally:
+            alarm.cancel()
+
+    def _wake(self) -> None:
+        if not self._bell.done():
+            self._bell.set_result(None)
 
 
 def failed(delta: Broken) -> ApiError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlx_dspark.errors import OptionError
-from mlx_dspark.options import check_options, option
+from mlx_dspark.options import check_options, option, worded
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,13 @@ class ServeOptions:
     max_tokens: int | None = option(
         None, "Most tokens of an answer whose request sets no limit (default: what the window leaves).", low=1
     )
-    max_draft: int | None = option(None, "Most drafts a round; requests may ask for fewer.", low=0, high=64)
+    max_draft: int | None = option(
+        None,
+        "Drafts a round: auto takes what pays, a number pins it; requests may ask for fewer.",
+        low=0,
+        high=64,
+        word="auto",
+    )
     thinking: bool = option(True, "Let the model think where a request does not say.")
     prefix_cache_gb: float = option(2.0, "Memory for states of earlier prompts, GB; 0 is off.", low=0, high=1024)
     max_body_mb: float = option(
@@ -37,6 +43,7 @@ class ServeOptions:
     drain: float = option(10.0, "Seconds that running requests get to finish on shutdown.", low=0, high=3600)
 
     def __post_init__(self) -> None:
+        worded(self)
         check_options(self)
         if self.api_key == "":
             raise OptionError("--api-key is empty, but a key has at least one character; leave it out for none")

@@ -53,10 +53,10 @@ class Events(Response):
             self._flow.cancel()
 
     async def _pump(self, send: Send) -> None:
-        async for delta in _safe(self._flow):
-            frames = self._reply.frames(delta)
-            if frames:
-                await send({"type": "http.response.body", "body": b"".join(frames), "more_body": True})
+        async for deltas in _safe(self._flow):
+            body = b"".join(frame for delta in deltas for frame in self._reply.frames(delta))
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -96,20 +96,21 @@ async def _gone(receive: Callable[[], Awaitable[object]]) -> None:
 
 async def _whole(flow: Flow, reply: Reply) -> Response:
     collected = Collector()
-    async for delta in _safe(flow):
-        if isinstance(delta, Broken):
-            raise failed(delta)
-        if isinstance(delta, Ended):
-            return Json(reply.body(collected.blocks, delta))
-        collected.add(delta)
+    async for deltas in _safe(flow):
+        for delta in deltas:
+            if isinstance(delta, Broken):
+                raise failed(delta)
+            if isinstance(delta, Ended):
+                return Json(reply.body(collected.blocks, delta))
+            collected.add(delta)
     raise failed(Broken("the answer ended without a result"))
 
 
-async def _safe(flow: Flow) -> AsyncIterator[Delta]:
+async def _safe(flow: Flow) -> AsyncIterator[list[Delta]]:
     """The flow's deltas; an error of ours on the way becomes its last one."""
     try:
-        async for delta in flow.deltas():
-            yield delta
+        async for deltas in flow.batches():
+            yield deltas
     except Exception:
         log.exception("a request failed while it was answered")
-        yield Broken("an internal error ended this request")
+        yield [Broken("an internal error ended this request")]

@@ -19,7 +19,8 @@ import build
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from mlx_dspark.checkpoint.resolve import KNOWN_PAIRS, drafter_for, is_complete, missing, resolve
+from mlx_dspark.checkpoint.registry import KNOWN_PAIRS, drafter_for
+from mlx_dspark.checkpoint.resolve import find, is_complete, missing, resolve
 from mlx_dspark.errors import ModelNotFound
 
 BAD_NAMES = {
@@ -322,3 +323,19 @@ def test_known_pairs() -> None:
     assert [pair.name for pair in KNOWN_PAIRS] == ["demo", "nemotron-3.5-lightning"]
     assert is_complete(resolve("demo"))
     assert is_complete(resolve("demo-drafter"))
+    assert all(figure.where for pair in KNOWN_PAIRS for figure in pair.figures)
+
+
+def test_find_is_resolve_without_a_download(hub: Hub, tmp_path: Path) -> None:
+    seen = "from mlx_dspark.checkpoint.resolve import find\nprint(find('org/tiny'))\n"
+    first = ask(hub, tmp_path / "home", before=BLOCKED + seen + "raise SystemExit\n")
+    assert first.stdout.strip() == "None"
+    assert hub.log == []
+    folder = ask(hub, tmp_path / "home").stdout.strip()
+    again = ask(hub, tmp_path / "home", before=BLOCKED + seen + "raise SystemExit\n")
+    assert again.stdout.strip() == folder
+    assert find(folder) == Path(folder)
+    assert find("demo") == resolve("demo")
+    (tmp_path / "empty").mkdir()
+    assert find(str(tmp_path / "empty")) is None
+    assert not any(find(name) for name in ("./nothing", "a/b/c", "just-a-name", "", "org/tiny.git"))

@@ -85,6 +85,12 @@ def test_json_has_every_field_and_the_modes_agree(tmp_path: Path) -> None:
         (["--prompt", "x", "--model", "./nowhere"], "no folder here"),
         (["--prompt", "x", "--trace", "/nowhere/file"], "--trace /nowhere/file"),
         (["--prompt", "x", "--stop", ""], "--stop is an empty text"),
+        (
+            ["--prompt", "x", "--max-draft", "many"],
+            "--max-draft is 'many', but it must be a number between 0 and 64, or auto",
+        ),
+        (["--prompt", "x", "--max-draft", "65"], "--max-draft is 65, but it must be between 0 and 64, or auto"),
+        (["--prompt", "x", "--max-draft", "2.5"], "or auto"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
+import mlx_dspark
+from mlx_dspark import load
 from mlx_dspark.cli.main import main
+from mlx_dspark.decode.cost import CostTable
+from mlx_dspark.engine.calibration_store import keep
 from mlx_dspark.ops.native import SWITCH, find_native
 
 
@@ -28,6 +34,8 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["healthy"] is True
     assert found["device"]["kernels"] == find_native()[1]
+    template = Path(mlx_dspark.__file__).parent / "demo" / "target-4bit" / "chat_template.jinja"
+    assert found["pair"]["chat template"] == f"sha256 {hashlib.sha256(template.read_bytes()).hexdigest()}"
 
 
 def test_a_model_that_does_not_load_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +43,20 @@ def test_a_model_that_does_not_load_is_a_finding(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert "cannot be loaded: --model ./nowhere is no folder here" in said
     assert "models are looked for in" in said
+
+
+def test_the_measured_costs_are_shown_or_how_to_make_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert ended() == 0
+    assert "mlx-dspark calibrate" in capsys.readouterr().out
+    pair = load(calibrate=False)
+    keep(pair.key, CostTable({128: (0.0101, 0.012)}, (0.0, 0.003)))
+    assert ended() == 0
+    said = capsys.readouterr().out
+    assert "10.10 12.00 ms" in said
+    assert "3.00 ms" in said
 
 
 def test_the_accelerator_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import automaton
 import build
 import httpx
+import mlx.core as mx
 import pytest
 
 from mlx_dspark.cli import agents
@@ -127,6 +128,26 @@ def test_what_does_not_finish_in_time_is_told_so(serve: Any) -> None:
     assert all("[DONE]" in a for a in answers)
 
 
+def test_a_signal_under_load_loses_none_of_the_accepted(serve: Any) -> None:
+    process = serve("--drain", "60")
+    texts: list[str] = []
+
+    def ask() -> None:
+        texts.append(httpx.post(f"{process.url}/v1/chat/completions", json=LONG, timeout=60).text)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    while len(texts) + sum(httpx.get(f"{process.url}/health").json()[k] for k in ("active", "waiting")) < 6:
+        time.sleep(0.005)
+    code, _ = process.end()
+    for thread in threads:
+        thread.join(30)
+    assert code == 0
+    assert len(texts) == 6
+    assert all(t.endswith("data: [DONE]\n\n") and '"finish_reason":"stop"' in t and "word399" in t for t in texts)
+
+
 def test_the_key_can_come_from_the_environment(serve: Any) -> None:
     process = serve(MLX_DSPARK_API_KEY="secret")
     assert httpx.get(f"{process.url}/v1/models").status_code == 401
@@ -156,6 +177,17 @@ def test_damaged_checkpoints_are_refused_by_file(tmp_path: Path) -> None:
     (target / "model.safetensors").unlink()
     assert "safetensors" in refused("--model", str(target), "--port", "0")
     (target / "model.safetensors").write_bytes(weights)
+    arrays = sorted(mx.load(str(target / "model.safetensors")).items())
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    for shard, half in zip(shards, (arrays[0::2], arrays[1::2]), strict=True):
+        mx.save_safetensors(str(target / shard), dict(half))
+    (target / "model.safetensors").unlink()
+    places = {name: shards[i % 2] for i, (name, _) in enumerate(arrays)}
+    (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (target / shards[1]).unlink()
+    assert shards[1] in refused("--model", str(target), "--port", "0")
+    (target / "model.safetensors").write_bytes(weights)
+    (target / "model.safetensors.index.json").unlink()
     (target / "tokenizer.json").unlink()
     assert "tokenizer.json" in refused("--model", str(target), "--port", "0")
     other = build.write_target(tmp_path / "other", pattern="M*")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scripted import Scripted, liar, oracle, pattern, random_drafts
+from simulate import FLAT, LINEAR
 
 from mlx_dspark import Pair
+from mlx_dspark.decode.auto import AutoCap
+from mlx_dspark.decode.cap import CapPolicy, FixedCap, Moment
+from mlx_dspark.decode.pace import GUESS, Pace
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.decode.round import run_round
 from mlx_dspark.decode.session import Session
+from mlx_dspark.decode.survival import Experience, Prior, Survival
 from mlx_dspark.engine.settings import GenerateOptions
-from mlx_dspark.models.drafter import Drafter, FirstOf, NoDrafter
+from mlx_dspark.models.drafter import Contest, DraftBlock, Drafter, NoDrafter
 from mlx_dspark.models.lookup import Lookup
 
 PROMPTS = ["def add(a, b):", "count 1 2 3 1 2 3 1 2", "x"]
@@ -50,7 +56,7 @@ def drafters(pair: Pair, ids: list[int]) -> dict[str, Drafter]:
         "pattern": Scripted(ids, pattern([7, 0, 2, 7, 1, 5])),
         "lookup": Lookup(shortest=1),
         "dspark": pair.drafter,
-        "lookup+dspark": FirstOf([Lookup(), pair.drafter]),
+        "lookup+dspark": Contest([Lookup(), pair.drafter]),
     }
 
 
@@ -77,6 +83,77 @@ def test_rows_in_one_batch_equal_their_solo_runs(pair_of, form: str, how: str) -
             names = ["pattern", "dspark", "lookup"]
             sessions.append(start(pair, prompt, drafters(pair, ids)[names[i]], cap, SAMPLINGS[how], 20 + 7 * i))
         assert run(pair, sessions) == expected
+
+
+def learning(drafter: Drafter, table: object = LINEAR) -> AutoCap:
+    """The learning cap over simulated costs, for whatever a drafter calls itself."""
+    survivals = {source: Survival(Experience(Prior(blind=(1.5,)))) for source in drafter.sources}
+    return AutoCap(Pace(table, trusted=table is not GUESS), survivals)  # type: ignore[arg-type]
+
+
+class Whimsical(FixedCap):
+    """Asks for, keeps and lets win whatever it likes."""
+
+    def __init__(self, seed: int):
+        super().__init__(7)
+        self._random = np.random.default_rng(seed)
+
+    def ask(self, now: Moment) -> int:
+        return int(self._random.integers(0, now.room + 1))
+
+    def wanted(self, source: str, best: DraftBlock) -> int:
+        return int(self._random.integers(0, 8))
+
+    def better(self, found: DraftBlock, best: DraftBlock) -> DraftBlock:
+        return found if self._random.random() < 0.5 else best
+
+    def trim(self, block: DraftBlock) -> DraftBlock:
+        return block.cut(int(self._random.integers(0, len(block) + 1)))
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+@pytest.mark.parametrize("form", ["fp32", "bf16", "4-bit"])
+def test_a_cap_that_learns_or_guesses_changes_no_token(pair_of, form: str, how: str) -> None:
+    pair = pair_of(form)
+    expected = plain(pair, PROMPTS[0], SAMPLINGS[how])
+    for seed, (name, drafter) in enumerate(drafters(pair, expected).items()):
+        caps: list[CapPolicy] = [learning(drafter), learning(drafter, FLAT), learning(drafter, GUESS), Whimsical(seed)]
+        for cap in caps:
+            session = start(pair, PROMPTS[0], drafter, 7, SAMPLINGS[how])
+            session.cap = cap
+            assert run(pair, [session])[0] == expected, (name, type(cap))
+
+
+@pytest.mark.parametrize("form", ["fp32", "4-bit"])
+def test_learning_caps_share_rounds(pair_of, form: str) -> None:
+    """Rows whose caps ask, trim and park apart from each other."""
+    pair = pair_of(form)
+    expected = [plain(pair, p, SAMPLINGS["greedy"], 20 + 7 * i) for i, p in enumerate(PROMPTS)]
+    for again in range(4):
+        sessions = []
+        for i, (prompt, ids) in enumerate(zip(PROMPTS, expected, strict=True)):
+            drafter = drafters(pair, ids)[["pattern", "dspark", "lookup+dspark"][i]]
+            session = start(pair, prompt, drafter, 7, SAMPLINGS["greedy"], 20 + 7 * i)
+            session.cap = Whimsical(again) if again > 1 else learning(drafter)
+            sessions.append(session)
+        assert run(pair, sessions) == expected
+
+
+def test_a_drafter_is_told_of_every_token_once_whenever_it_drafts(pair_of) -> None:
+    """After rounds without drafts its state is that of one that was told round by round, so its drafts are the same."""
+    pair = pair_of("fp32")
+    blocks: list[list[list[int]]] = []
+    for pause in (0, 9):
+        session = start(pair, PROMPTS[0], pair.drafter, 0, SAMPLINGS["greedy"])
+        for _ in range(12):
+            if not pause:
+                session.catch_up()
+            run_round(pair.target, [session])
+        session.cap = FixedCap(7)
+        request = session.draft_request()
+        blocks.append([block.ids() for block in pair.drafter.propose([request])])
+        assert session.draft_state.position == session.position  # type: ignore[attr-defined]
+    assert blocks[0] == blocks[1]
 
 
 def test_an_oracle_is_accepted_in_full_and_a_liar_never(pair_of) -> None:

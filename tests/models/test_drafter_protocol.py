@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_dspark.models.drafter import DraftBlock, Drafter, DraftRequest, FirstOf, NoDrafter, block_of
+from mlx_dspark.models.drafter import Contest, DraftBlock, Drafter, DraftRequest, NoDrafter, block_of
 from mlx_dspark.models.lookup import Lookup
 
 
@@ -20,7 +20,7 @@ class Fake:
 
     def __init__(self, name: str, number: int, knows: Sequence[int], taps: tuple[int, ...], max_draft: int = 7):
         self.name, self.number, self.knows, self.taps, self.max_draft = name, number, knows, taps, max_draft
-        self.context = number
+        self.context, self.sources = number, (name,)
         self.asked: list[list[DraftRequest]] = []
 
     def new_state(self) -> list[Any]:
@@ -63,7 +63,7 @@ def test_no_drafter_never_drafts() -> None:
 
 def test_the_first_block_that_is_not_empty_wins_for_each_request() -> None:
     a, b = Fake("a", 1, (10, 12), (5, 2)), Fake("b", 2, (10, 11), (7, 2))
-    first = FirstOf([a, b])
+    first = Contest([a, b])
     requests = [DraftRequest(first.new_state(), anchor, 4, 3, pick) for anchor in (10, 11, 12, 13)]
     blocks = first.propose(requests)
     assert found(blocks)[:3] == [([1, 1, 1], "a"), ([2, 2, 2], "b"), ([1, 1, 1], "a")]
@@ -76,27 +76,27 @@ def test_the_first_block_that_is_not_empty_wins_for_each_request() -> None:
 
 def test_nobody_is_asked_when_nothing_is_open() -> None:
     a, b = Fake("a", 1, (10,), ()), Fake("b", 2, (10,), ())
-    first = FirstOf([a, b])
+    first = Contest([a, b])
     first.propose([DraftRequest(first.new_state(), 10, 4, 2, pick)])
     assert b.asked == []
 
 
 def test_a_union_of_its_parts() -> None:
-    first = FirstOf([Fake("a", 1, (), (5, 2), max_draft=3), Fake("b", 9, (), (7, 2), max_draft=6), NoDrafter()])
+    first = Contest([Fake("a", 1, (), (5, 2), max_draft=3), Fake("b", 9, (), (7, 2), max_draft=6), NoDrafter()])
     assert first.name.startswith("a+b+")
     assert (first.taps, first.max_draft, first.context) == ((2, 5, 7), 6, 9)
-    assert FirstOf([Lookup(), Fake("b", 1, (), ())]).name == "lookup+b"
+    assert Contest([Lookup(), Fake("b", 1, (), ())]).name == "lookup+b"
 
 
 def test_nobody_is_asked_for_more_than_it_can() -> None:
     short, long = Fake("short", 1, (10,), (), max_draft=2), Fake("long", 2, (11,), (), max_draft=5)
-    first = FirstOf([short, long])
+    first = Contest([short, long])
     blocks = first.propose([DraftRequest(first.new_state(), anchor, 4, 7, pick) for anchor in (10, 11)])
     assert found(blocks) == [([1, 1], "short"), ([2] * 5, "long")]
 
 
 def test_everyone_observes_with_its_own_taps() -> None:
-    first = FirstOf([Fake("a", 1, (), (5, 2)), Lookup(), Fake("b", 2, (), (7,))])
+    first = Contest([Fake("a", 1, (), (5, 2)), Lookup(), Fake("b", 2, (), (7,))])
     state = first.new_state()
     rows = mx.zeros((1, 4))
     first.observe(state, [8, 9], 0, {2: rows, 5: rows, 7: rows})
@@ -108,7 +108,7 @@ def test_everyone_observes_with_its_own_taps() -> None:
 
 def test_a_copied_state_is_independent_and_its_bytes_add_up() -> None:
     a, b = Fake("a", 1, (), ()), Lookup()
-    both = FirstOf([a, b])
+    both = Contest([a, b])
     state = both.new_state()
     both.observe(state, [1, 2, 3], 0, {})
     copied = both.copy_state(state)

@@ -283,6 +283,7 @@ def test_a_reasoning_history_and_part_contents_are_read(live) -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {}}}}, "response_format"),
         ({"functions": [{}]}, "functions"), ({"audio": {}}, "audio"), ({"modalities": ["audio"]}, "modalities"),
         ({"reasoning_effort": "hard"}, "reasoning_effort"), ({"chat_template_kwargs": {"messages": []}}, "messages"),
+        ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs.enable_thinking"),
         ({"max_draft": 65}, "max_draft"), ({"max_draft": -1}, "max_draft"), ({"mode": "magic"}, "mode"), ({"mode": "lookup"}, "mode"),
         ({"no_such_field": 1}, "no_such_field"),
     ],

@@ -80,6 +80,17 @@ def test_unknown_routes_and_methods_have_the_dialects_bodies(live) -> None:
     assert live.http.get("/v1/messages").json()["type"] == "error"
 
 
+def test_every_reply_has_an_id_to_quote(live) -> None:
+    replies = [
+        live.post("/v1/chat/completions", SHORT), live.post("/v1/chat/completions", LONG), live.post("/v1/messages", {}),
+        live.http.get("/nothing"), live.http.put("/v1/models"), live.http.get("/health"),
+        live.post("/v1/messages", {}, headers={"origin": "http://evil.example"}),
+    ]  # fmt: skip
+    ids = [r.headers["request-id"] for r in replies]
+    assert len(set(ids)) == len(ids)
+    assert ids == [r.headers["x-request-id"] for r in replies]
+
+
 @pytest.mark.parametrize("name", ["gpt-4o", "../../etc", "org/other", ""])
 def test_only_served_models_are_answered(serve, name: str) -> None:
     live = serve(alias=("mine",))
@@ -197,6 +208,21 @@ def test_one_connection_serves_a_stream_a_refusal_and_a_stream(live) -> None:
         while piece := wire.recv(65536):
             text += piece
     assert text.endswith(b"\r\n0\r\n\r\n")
+
+
+def test_a_refused_body_does_not_become_the_next_request(live) -> None:
+    inner = b"GET /nothing HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 20_000
+    for path, headers, status in (
+        ("/v1/nothing", {}, 404), ("/v1/models", {}, 405), ("/v1/chat/completions", {"origin": "http://evil.example"}, 403),
+    ):  # fmt: skip
+        connection = http.client.HTTPConnection(live.url.removeprefix("http://"), timeout=30)
+        for _ in range(2):  # http.client opens a new connection where the server closed the old one
+            connection.request("POST", path, inner, headers)
+            reply = connection.getresponse()
+            assert (reply.status, bool(json.loads(reply.read())["error"]["message"])) == (status, True)
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read())["status"] == "ok"
+        connection.close()
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"])

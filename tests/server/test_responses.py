@@ -113,6 +113,7 @@ def test_instructions_and_no_reasoning(live) -> None:
         ({"tools": [{"type": "code_interpreter"}]}, "tools.0.type"), ({"tool_choice": "required"}, "tool_choice"),
         ({"reasoning": {"effort": "hard"}}, "reasoning.effort"), ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": "x"}, "temperature"), ({"messages": []}, "messages"),
+        ({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}, "include.1"), ({"include": "x"}, "include"),
     ],
 )  # fmt: skip
 def test_bad_fields_are_refused_by_name(live, change: dict[str, Any], param: str) -> None:

@@ -89,6 +89,16 @@ def test_openai_responses(gpt) -> None:
     assert follow.output_text == "It is 20 degrees in Paris (really)."
 
 
+def test_openai_responses_events(gpt) -> None:
+    with gpt.responses.stream(model="automaton", input="{S1}", extra_body={"max_draft": 3}) as stream:
+        events = list(stream)
+    texts = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(texts) == "The answer is 42, naïve 🙂 reader!"
+    raw = gpt.responses.create(model="automaton", input="{S1}", stream=True, max_output_tokens=4)
+    last = list(raw)[-1]
+    assert (last.type, last.response.incomplete_details.reason) == ("response.incomplete", "max_output_tokens")
+
+
 def test_openai_errors(gpt) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-4o"):
         gpt.chat.completions.create(model="gpt-4o", messages=user(0))
@@ -121,6 +131,23 @@ def test_anthropic_streams_thinking_and_tools(claude) -> None:
     messages.append({"role": "user", "content": [result]})
     follow = claude.messages.create(model="automaton", max_tokens=500, messages=messages, tools=tools)
     assert follow.content[0].text == "It is 20 degrees in Paris (really)."
+
+
+def test_anthropic_counts_what_tools_and_thinking_add(claude) -> None:
+    tools = [{"name": "get_weather", "description": "w", "input_schema": FUNCTION["parameters"]}]
+    bare = claude.messages.count_tokens(model="automaton", messages=user(2)).input_tokens
+    more = claude.messages.count_tokens(
+        model="automaton", messages=user(2), tools=tools, system="Be brief.", thinking={"type": "adaptive"}
+    ).input_tokens
+    done = claude.messages.create(
+        model="automaton",
+        max_tokens=9,
+        messages=user(2),
+        tools=tools,
+        system="Be brief.",
+        thinking={"type": "adaptive"},
+    )
+    assert bare < more == done.usage.input_tokens + done.usage.cache_read_input_tokens
 
 
 def test_anthropic_errors(claude) -> None:

@@ -1,0 +1,296 @@
+"""The cap that learns: each round, the number of drafts with the most expected tokens a second, none included.
+
+Before drafting it chooses whom to ask for how many, from what recent blocks were worth; after drafting it keeps the
+part of this block worth verifying, from the drafter's own margins (in a run of blocks that were kept whole, some are
+not read: waiting for them costs time too). Both compare drafts expected to stand with their
+price, both in plain steps (Leviathan et al., 2023; the schedule of the DSpark paper's Algorithm 1). Drafts that were
+not verified are compared with what is decoded later, so a probe costs the drafter's time alone.
+
+Losses are rationed: a purse of plain steps pays for every round that brings less than it costs, and gets a small
+share of the time; what it cannot pay for, the drafts all failing, is not tried. So drafting costs at most
+START + SHARE of the time, whatever the drafter does. Nothing here sees a token before it is decided about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mlx_dspark.decode.cap import Choice, Moment, Outcome
+from mlx_dspark.decode.pace import Pace, Prices
+from mlx_dspark.decode.survival import Survival, sigmoid
+from mlx_dspark.models.drafter import DraftBlock
+
+SHARE = 0.01
+"""Share of the time that may be lost to drafts that fail, probes included."""
+START, MOST = 5.0, 8.0
+"""Plain steps in the purse at first, and at most."""
+POOR, RICH = 0.007, 0.04
+"""Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
+RECENT = 4
+"""Blocks whose worth stands for the next one's."""
+REPLAN = 3
+"""Rounds that drafted until the plan is made anew."""
+PROBE, FIRST_PROBE = 4, 40.0
+"""Drafts of a probe; plain steps that count as gone by before the first round."""
+STREAK, UNREAD = 3, 2
+"""Blocks kept whole in a row from which on so many are verified whole without waiting to read them."""
+SAMPLE = 8
+"""Of plain rounds in a row, every so many is timed."""
+FREE = 0.01
+"""A drafter this cheap, in plain steps, is always asked."""
+MARGIN, LONGER = 1.01, 0.98
+"""Drafting must promise this much more than plain decoding; a longer block may promise this much of the best one."""
+
+
+NOBODY = [("", 0)]
+
+
+@dataclass
+class Echo:
+    """A proposal and how much of it what was decoded since has confirmed."""
+
+    ids: Sequence[int]
+    odds: Sequence[float]
+    confirmed: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Is every draft decided, or out of reach?"""
+        return self.confirmed >= len(self.ids)
+
+    def hear(self, tokens: Iterable[int]) -> list[tuple[int, float, bool]]:
+        """(position, odds, stood) of each draft the tokens decide; nothing after the first that fell."""
+        heard = []
+        for token in tokens:
+            if self.over:
+                break
+            at, stood = self.confirmed, self.ids[self.confirmed] == token
+            self.confirmed = at + 1 if stood else len(self.ids)
+            heard.append((at, self.odds[at], stood))
+        return heard
+
+
+@dataclass
+class Source:
+    """A drafter as the cap of one sequence sees it."""
+
+    survival: Survival
+    recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    echo: Echo | None = None
+    blank: list[float] = field(default_factory=list)
+    streak: int = 0  # blocks in a row that were kept whole and mostly stood
+    unread: int = 0  # of these, since one was read
+
+    def outlook(self, prices: Prices, count: int, rate: float) -> tuple[list[float], list[float]]:
+        """Per number of drafts asked for, 0..count: drafts expected to stand and what verifying costs.
+
+        Means over recent blocks, each cut where the `rate` (tokens a plain step) says.
+        """
+        shifts = self.survival.shifts(count)
+        if len(self.blank) < count:
+            self.blank = self.survival.odds([None] * count)
+        blocks = self.recent or (self.blank,)
+        gains, costs, extra = [0.0] * (count + 1), [0.0] * (count + 1), prices.extra
+        share = 1 / len(blocks)
+        for odds in blocks:
+            standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
+            for i, o in enumerate([*odds, *self.blank[len(odds) :]][:count]):
+                standing *= sigmoid(o + shifts[i])
+                gain += standing
+                price = share * extra[i + 1]
+                if gain - rate * price > best:
+                    best, kept, paid = gain - rate * price, gain, price
+                gains[i + 1] += kept
+                costs[i + 1] += paid
+        return gains, costs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Drafts to ask of each source, what each promises (drafts that stand less all they cost), and the rate they are
+    weighed at: tokens a plain step, at least 1."""
+
+    reason: str
+    asked: Mapping[str, int] = field(default_factory=dict)
+    promise: Mapping[str, float] = field(default_factory=dict)
+    rate: float = 1.0
+    dear: bool = False  # does it ask a drafter that costs something?
+    most: int = 0
+
+
+class AutoCap:
+    """One sequence's. `survivals` by source name, one at least; a name that is not among them counts as the first."""
+
+    def __init__(self, pace: Pace, survivals: Mapping[str, Survival]):
+        self._pace = pace
+        self._sources = {name: Source(survival) for name, survival in survivals.items()}
+        self._purse, self._idle = START, FIRST_PROBE
+        self._now = Moment(0, 0)
+        self._prices = pace.prices(0, 0)
+        self._plan = self._standing = Plan("first token")
+        self._basis: tuple[Prices, int] = self._prices, 0  # what the standing plan was made for
+        self._news = 0  # rounds with evidence since it was made
+        self._blocks: dict[str, tuple[DraftBlock, Echo]] = {}
+        self._drafted: list[tuple[str, int]] = []
+        self._kept, self._predicted, self._expected = 0, 1.0, 1.0
+        self._open = False  # is a proposal not decided yet?
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self._plan.most, self._kept, self._predicted, self._plan.reason)
+
+    def ask(self, now: Moment) -> int:
+        """Sets what each source will be asked for and returns the most of it."""
+        self._now, room = now, max(0, now.room)
+        self._blocks.clear()
+        self._drafted.clear()
+        self._kept, self._predicted = 0, 1.0
+        self._prices = self._pace.prices(now.depth, room, now.sharing)
+        if not room:
+            self._plan = Plan("first token" if self._plan.reason == "first token" else "no room")
+        elif self._pace.wants_plain:
+            self._plan = Plan("reference")
+        else:
+            if self._outdated(room):
+                self._standing = self._planned(room)
+                self._basis, self._news = (self._prices, room), 0
+            self._plan = self._standing if self._standing.dear else self._probing(room)
+        return self._plan.most
+
+    def wanted(self, source: str, best: DraftBlock) -> int:
+        """As a Judge: a dearer drafter is asked only if it promises more than the block that is there."""
+        asked = self._plan.asked.get(source, 0)
+        return asked if not len(best) or self._plan.promise.get(source, 0.0) > self._worth(best) else 0
+
+    def better(self, found: DraftBlock, best: DraftBlock) -> DraftBlock:
+        if not len(best) or not len(found):
+            return found if len(found) else best
+        return found if self._worth(found) > self._worth(best) else best
+
+    def trim(self, block: DraftBlock) -> DraftBlock:
+        """Cut where the next draft's chance to stand no longer pays for its row, or the purse ends."""
+        if not len(block):
+            return block
+        source = self._source(block.source)
+        if self._needs_no_reading(source, block):
+            source.unread, self._kept, self._predicted = source.unread + 1, len(block), self._expected
+            self._drafted.append((block.source, len(block)))
+            return block
+        source.unread = 0
+        echo = self._read(block)
+        afford = self._purse - self._spent()
+        best, standing, gain, rate = 0.0, 1.0, 0.0, self._plan.rate
+        for i, chance in enumerate(source.survival.chances(echo.odds)):
+            standing *= chance
+            gain += standing
+            price = self._prices.extra[i + 1]
+            if gain - rate * price > best and price <= afford:
+                best, self._kept, self._predicted = gain - rate * price, i + 1, 1 + gain
+        self._expected = self._predicted
+        return block.cut(self._kept)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from what the tokens say of every open proposal; settle the round's account."""
+        if not self._drafted and not self._open:
+            self._purse, self._idle = min(MOST, self._purse + SHARE), self._idle + 1
+            if self._idle % SAMPLE < 1 or not self._pace.trusted:
+                self._time(0, outcome)
+            return
+        for name, (_, echo) in self._blocks.items():
+            self._source(name).echo = echo
+        for source in self._sources.values():
+            if source.echo:
+                source.survival.learn(source.echo.hear(outcome.tokens))
+                self._news += 1
+                if source.echo.over:
+                    source.echo = None
+        self._open = any(source.echo for source in self._sources.values())
+        spent, kept = self._spent(), outcome.kept
+        for name, count in self._drafted:
+            whole = kept == count and 2 * len(outcome.tokens) > kept
+            self._source(name).streak = self._source(name).streak + 1 if whole else 0
+        added = spent + self._prices.extra[kept]
+        self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
+        self._idle = self._idle + 1 if spent <= FREE else 0.0
+        self._time(kept, outcome)
+
+    def _needs_no_reading(self, source: Source, block: DraftBlock) -> bool:
+        """Would it be kept whole as the ones before it, and can the purse pay for that?"""
+        price = self._prices.of(block.source, len(block)) + self._prices.extra[len(block)]
+        return source.streak >= STREAK and source.unread < UNREAD and not self._blocks and price <= self._purse
+
+    def _time(self, kept: int, outcome: Outcome) -> None:
+        """Tell the pace what the round took, if it was this sequence's alone and of one kind."""
+        dear = [d for d in self._drafted if self._prices.of(*d) > FREE] or NOBODY
+        if self._now.sharing == 1 and self._now.room and len(dear) == 1:
+            self._pace.observe(self._now.depth, dear[0], kept, outcome.seconds)
+
+    def _outdated(self, room: int) -> bool:
+        """Has the ground of the standing plan changed? One that drafts stands for some rounds of evidence."""
+        if self._basis[0] is not self._prices or self._basis[1] != room or self._standing.reason == "saving":
+            return True
+        return self._news >= (REPLAN if self._standing.rate > 1 else 1)
+
+    def _planned(self, room: int) -> Plan:
+        """Each source's best number of drafts by its outlook."""
+        rate, reason, asked, promise = 1.0, "parked", {}, {}
+        before = self._standing.rate
+        for name, source in self._sources.items():
+            gains, costs = source.outlook(self._prices, room, before)
+            free = self._prices.of(name, room) <= FREE
+            best, chosen = MARGIN, 0
+            for n in range(1, room + 1):
+                price = self._prices.of(name, n)
+                ratio = (1 + gains[n]) / (1 + costs[n] + price)
+                if ratio > (LONGER * best if chosen else best):
+                    if free or price + self._prices.extra[1] <= self._purse:
+                        best, chosen = max(best, ratio), n
+                    elif not chosen:
+                        reason = "saving"
+            asked[name] = room if free else chosen
+            promise[name] = gains[chosen] - before * (costs[chosen] + self._prices.of(name, chosen))
+            if best > max(rate, MARGIN):
+                rate, reason = best, "pays"
+        dear = any(n and self._prices.of(source, n) > FREE for source, n in asked.items())
+        return Plan(reason, asked, promise, rate, dear, max(asked.values(), default=0))
+
+    def _probing(self, room: int) -> Plan:
+        """The standing plan, and one source that it leaves alone if the idle time's share pays for a probe."""
+        plan, count = self._standing, min(PROBE, room)
+        allowed = min((POOR + RICH * self._purse / MOST) * self._idle, self._purse)
+        for name in self._sources:
+            if self._prices.of(name, count) <= allowed and not plan.asked.get(name):
+                asked, promise = {**plan.asked, name: count}, {**plan.promise, name: float("inf")}
+                return Plan("probe", asked, promise, plan.rate, True, max(asked.values()))
+        return plan
+
+    def _read(self, block: DraftBlock) -> Echo:
+        """The block on the host, with odds; waits for it, once."""
+        if block.source not in self._blocks or self._blocks[block.source][0] is not block:
+            source = self._source(block.source)
+            ids = block.ids()
+            margins: Sequence[float | None] = block.confidence.read(len(ids)) if block.confidence else [None] * len(ids)
+            odds = source.survival.odds(margins)
+            if block.confidence:
+                source.recent.append(odds)
+            self._blocks[block.source] = block, Echo(ids, odds)
+            self._drafted.append((block.source, len(ids)))
+        return self._blocks[block.source][1]
+
+    def _source(self, name: str) -> Source:
+        return self._sources.get(name) or next(iter(self._sources.values()))
+
+    def _spent(self) -> float:
+        return sum(self._prices.of(source, count) for source, count in self._drafted)
+
+    def _worth(self, block: DraftBlock) -> float:
+        """Drafts expected to stand less what verifying them costs, at the best cut."""
+        standing, gain, best = 1.0, 0.0, 0.0
+        echo = self._read(block)
+        for i, chance in enumerate(self._source(block.source).survival.chances(echo.odds)):
+            standing *= chance
+            gain += standing
+            best = max(best, gain - self._plan.rate * self._prices.extra[i + 1])
+        return best

@@ -1,0 +1,112 @@
+"""A cost table in use: what drafting costs beside a plain step, corrected by the rounds that are measured.
+
+Costs are in plain steps, so that a machine that slows down as a whole changes nothing. Pure arithmetic; shared by all
+sequences of a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlx_dspark.decode.cost import CostTable
+
+GRAIN = 64
+"""Depths within this many tokens are priced alike."""
+REFERENCE = 32
+"""Drafted rounds after which an untrusted table wants a plain one to compare with."""
+NARROW, WIDE = (0.7, 2.0), (0.05, 20.0)
+"""How far measured rounds may move the price of drafting: of a table measured here, and of a guess."""
+
+GUESS = CostTable(
+    {0: tuple(1 + 0.4 * rows for rows in range(8))}, (0.0, *(0.5 + 0.05 * n for n in range(1, 9))), 0.001, 0.05
+)
+"""Where nothing was measured: in plain steps, and on the dear side."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """In plain steps: `extra[v]` is what verifying v drafts adds, `draft[n]` what proposing n of them does."""
+
+    extra: Sequence[float]
+    draft: Sequence[float]
+    lookup: float
+
+    def of(self, source: str, drafts: int) -> float:
+        """Proposing `drafts` drafts of `source`."""
+        return self.lookup if source == "lookup" and drafts else self.draft[min(drafts, len(self.draft) - 1)]
+
+
+class Pace:
+    """`trusted`: the table was measured on this machine, so that single rounds move it little."""
+
+    def __init__(self, table: CostTable, *, trusted: bool = True):
+        self.table, self.trusted = table, trusted
+        self._speed: float | None = None  # measured plain seconds over the table's
+        self._strain = 1.0  # the same for what drafting adds, beyond that
+        self._since_plain = REFERENCE
+        self._known: dict[tuple[int, int, int], tuple[float, Prices]] = {}
+        self._scaled: dict[tuple[int, int, int], Prices] = {}
+        self._scale = 1.0  # the strain, rounded: prices are made anew when it moves
+
+    @property
+    def wants_plain(self) -> bool:
+        """Is a plain round due, to compare with?"""
+        return not self.trusted and self._since_plain >= REFERENCE
+
+    def prices(self, depth: int, drafts: int, sharing: int = 1) -> Prices:
+        """For a sequence at `depth`, one of `sharing` that all do alike, and 0..drafts drafts."""
+        key = (depth // GRAIN, drafts, sharing)
+        found = self._scaled.get(key)
+        if found is None:
+            if len(self._scaled) > 512:
+                self._scaled.clear()
+            k, (_, known) = self._scale, self._base(depth, drafts, sharing)
+            found = Prices([k * e for e in known.extra], [k * d for d in known.draft], k * known.lookup)
+            self._scaled[key] = found
+        return found
+
+    def observe(self, depth: int, drafted: tuple[str, int], kept: int, seconds: float) -> None:
+        """A round of one sequence: who drafted how many, how many were verified."""
+        plain, known = self._base(depth, max(kept, drafted[1]), 1)
+        measured, added = seconds / plain, known.of(*drafted) + known.extra[kept]
+        if added <= 0.02:
+            self._since_plain = 0
+            self._speed = measured if self._speed is None else _towards(self._speed, measured, 0.1)
+            return
+        self._since_plain += 1
+        if self._speed is None:
+            if not self.trusted:
+                return
+            self._speed = measured / (1 + self._strain * added)
+        low, high = NARROW if self.trusted else WIDE
+        strain = max(low, min(high, (measured / self._speed - 1) / added))
+        self._strain = max(low, min(high, _towards(self._strain, strain, 0.02 if self.trusted else 0.2)))
+        if self.trusted:
+            self._speed = _towards(self._speed, measured / (1 + self._strain * added), 0.05)
+        if abs(self._strain - self._scale) > 0.01 * self._scale:
+            self._scale = self._strain
+            self._scaled.clear()
+
+    def _base(self, depth: int, drafts: int, sharing: int) -> tuple[float, Prices]:
+        """A plain round's seconds by the table, and its prices without correction."""
+        key = (depth // GRAIN, drafts, sharing)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) > 512:
+                self._known.clear()
+            t, depth = self.table, key[0] * GRAIN
+            step = [(t.verify_time((1 + v) * sharing, depth) + t.overhead) / sharing for v in range(drafts + 1)]
+            plain = step[0]
+            extra, dearest = [], 0.0
+            for seconds in step:
+                dearest = max(dearest, seconds / plain - 1)
+                extra.append(dearest)
+            draft = [t.draft_time(n) / plain for n in range(drafts + 1)]
+            found = self._known[key] = plain, Prices(extra, draft, t.lookup / plain)
+        return found
+
+
+def _towards(old: float, new: float, share: float) -> float:
+    """A step towards `new`, which counts as at most twice or half of `old`."""
+    return old + share * (max(old / 2, min(old * 2, new)) - old)
