@@ -251,9 +251,8 @@ class DSpark:
     def _walk(self, request: DraftRequest, logits: mx.array) -> DraftBlock:
         """Left to right: each draft is picked from its logits plus the bias of the token before it."""
         choose = None if request.greedy else lambda row, i, before: request.pick(row, request.position + 1 + i, before)
-        drafts = self.markov(logits, request.anchor, choose)
-        before = mx.concatenate([mx.array([request.anchor], mx.int32), drafts[:-1]])
-        return DraftBlock(drafts, self.name, self.confide(self.markov.biased(logits, before)))
+        drafts, biased = self.markov(logits, request.anchor, choose)
+        return DraftBlock(drafts, self.name, self.confide(biased))
 
 
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:

@@ -15,11 +15,8 @@ Choose = Callable[[mx.array, int, "mx.array | None"], mx.array]
 
 
 class MarkovWalk(Protocol):
-    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> mx.array:
-        """Drafts int32 [R] for logits [R, V] float32; `choose` None picks the likeliest token."""
-
-    def biased(self, logits: mx.array, before: mx.array) -> mx.array:
-        """Logits [R, V] with the bias of the token before each; `before` [R] is the anchor and all drafts but one."""
+    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> tuple[mx.array, mx.array]:
+        """Drafts int32 [R] for logits [R, V] float32, and the biased logits; `choose` None picks the likeliest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +27,19 @@ class StockMarkovWalk:
     markov_out: Linear
     dtype: mx.Dtype
 
-    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> mx.array:
+    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> tuple[mx.array, mx.array]:
         pick = choose or _likeliest
         drafts: list[mx.array] = []
+        rows: list[mx.array] = []
         previous = mx.array([anchor], mx.int32)
         for i in range(logits.shape[0]):
-            row = self.biased(logits[i : i + 1], previous)
-            previous = pick(row, i, mx.concatenate(drafts) if drafts else None).astype(mx.int32)
+            rows.append(self.biased(logits[i : i + 1], previous))
+            previous = pick(rows[-1], i, mx.concatenate(drafts) if drafts else None).astype(mx.int32)
             drafts.append(previous)
-        return mx.concatenate(drafts)
+        return mx.concatenate(drafts), mx.concatenate(rows)
 
     def biased(self, logits: mx.array, before: mx.array) -> mx.array:
+        """Logits [R, V] with the bias of the token `before` [R] each."""
         return logits + self.markov_out(self.markov_in(before).astype(self.dtype)).astype(mx.float32)
 
 

@@ -17,7 +17,7 @@ from mlx_dspark.ops.attention import AttentionForm
 from mlx_dspark.ops.kernels import STOCK, ExpertMlp, Matrix
 from mlx_dspark.ops.linear import DenseEmbedding, Embedding, Linear, QuantizedWeight
 from mlx_dspark.ops.mamba import MambaBlock, MambaOp, MambaWeights
-from mlx_dspark.ops.markov import Choose, MarkovWalk
+from mlx_dspark.ops.markov import Choose, MarkovWalk, StockMarkovWalk
 from mlx_dspark.ops.moe import Routing
 from mlx_dspark.ops.rows import Rows
 
@@ -158,16 +158,14 @@ class NativeMarkovWalk:
     module: Any
     markov_in: mx.array
     markov_out: mx.array
-    stock: MarkovWalk
+    stock: StockMarkovWalk
 
-    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> mx.array:
+    def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> tuple[mx.array, mx.array]:
         if choose is not None:
             return self.stock(logits, anchor, choose)
         drafts: mx.array = self.module.markov_walk(logits, anchor, self.markov_in, self.markov_out)
-        return drafts
-
-    def biased(self, logits: mx.array, before: mx.array) -> mx.array:
-        return self.stock.biased(logits, before)
+        before = mx.concatenate([mx.array([anchor], mx.int32), drafts[:-1]])
+        return drafts, self.stock.biased(logits, before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +220,7 @@ class NativeKernels:
         return y
 
     def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
-        stock, out = STOCK.markov(markov_in, markov_out, dtype), _bare(markov_out)
+        stock, out = StockMarkovWalk(markov_in, markov_out, dtype), _bare(markov_out)
         if not isinstance(markov_in, DenseEmbedding) or markov_in.weight.dtype == mx.float16:
             return stock
         return NativeMarkovWalk(self.module, markov_in.weight, out, stock) if isinstance(out, mx.array) else stock
