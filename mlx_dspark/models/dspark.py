@@ -13,10 +13,9 @@ import mlx.core as mx
 
 from mlx_dspark.checkpoint.config import DrafterConfig
 from mlx_dspark.checkpoint.weights import Weights
-from mlx_dspark.models.confidence import Confide, OnDevice, OnHost
+from mlx_dspark.models.confidence import Margins
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
 from mlx_dspark.ops.attention import AttentionForm
-from mlx_dspark.ops.choose import on_cpu
 from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
 from mlx_dspark.ops.markov import MarkovWalk
@@ -154,7 +153,6 @@ class DSpark:
     layers: list[DraftLayer]
     markov: MarkovWalk
     head: Linear
-    confide: Confide
     name: str = field(default="dspark")
 
     @property
@@ -187,8 +185,7 @@ class DSpark:
             weights.ignore("confidence_head.")
         weights.finish()
         markov = weights.kernels.markov(markov_in, markov_out, weights.dtype)
-        parts = (embed, fc, hidden_norm, norm, layers, markov, head)
-        return cls(c, weights.dtype, weights.kernels, *parts, OnHost.of if on_cpu() else OnDevice.of)
+        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov, head)
 
     def new_state(self) -> DSparkState:
         c = self.config
@@ -251,8 +248,8 @@ class DSpark:
     def _walk(self, request: DraftRequest, logits: mx.array) -> DraftBlock:
         """Left to right: each draft is picked from its logits plus the bias of the token before it."""
         choose = None if request.greedy else lambda row, i, before: request.pick(row, request.position + 1 + i, before)
-        drafts, biased = self.markov(logits, request.anchor, choose)
-        return DraftBlock(drafts, self.name, self.confide(biased))
+        drafts, margins = self.markov(logits, request.anchor, choose)
+        return DraftBlock(drafts, self.name, Margins(margins))
 
 
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:

@@ -16,7 +16,10 @@ Choose = Callable[[mx.array, int, "mx.array | None"], mx.array]
 
 class MarkovWalk(Protocol):
     def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> tuple[mx.array, mx.array]:
-        """Drafts int32 [R] for logits [R, V] float32, and the biased logits; `choose` None picks the likeliest."""
+        """Drafts int32 [R] for logits [R, V] float32, and the lead [R] of each row's likeliest token over the next.
+
+        `choose` None picks the likeliest.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +36,19 @@ class StockMarkovWalk:
         rows: list[mx.array] = []
         previous = mx.array([anchor], mx.int32)
         for i in range(logits.shape[0]):
-            rows.append(self.biased(logits[i : i + 1], previous))
+            bias = self.markov_out(self.markov_in(previous).astype(self.dtype)).astype(mx.float32)
+            rows.append(logits[i : i + 1] + bias)
             previous = pick(rows[-1], i, mx.concatenate(drafts) if drafts else None).astype(mx.int32)
             drafts.append(previous)
-        return mx.concatenate(drafts), mx.concatenate(rows)
+        return mx.concatenate(drafts), lead(mx.concatenate(rows))
 
-    def biased(self, logits: mx.array, before: mx.array) -> mx.array:
-        """Logits [R, V] with the bias of the token `before` [R] each."""
-        return logits + self.markov_out(self.markov_in(before).astype(self.dtype)).astype(mx.float32)
+
+def lead(rows: mx.array) -> mx.array:
+    """Of each row of [R, V], its largest number less the next largest; 0 if two tie, infinity if it is alone."""
+    if rows.shape[-1] < 2:
+        return mx.full(rows.shape[:-1], float("inf"))
+    two = mx.topk(rows, 2, axis=-1)
+    return mx.abs(two[:, 0] - two[:, 1])
 
 
 def _likeliest(row: mx.array, index: int, before: mx.array | None) -> mx.array:

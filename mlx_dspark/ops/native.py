@@ -24,6 +24,9 @@ from mlx_dspark.ops.rows import Rows
 SWITCH = "MLX_DSPARK_NATIVE"
 GROUPS = {"affine": (64,), "nvfp4": (16,)}
 BITS = {"affine": (4, 8), "nvfp4": (4,)}
+INTERFACE = 2
+"""Of the accelerator: what its functions take and give."""
+REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir mlx-dspark-cpu (in a checkout: ./native/cpu)"
 INSTALL = "install it with pip install 'mlx-dspark[cpu]' (needs g++)"
 
 
@@ -35,7 +38,16 @@ def find_native() -> tuple[NativeKernels | None, str]:
         module = importlib.import_module("mlx_dspark_cpu")
     except ImportError:
         return None, f"mlx-dspark-cpu is not installed, so mlx's own CPU ops run; {INSTALL}"
-    return (NativeKernels(module) if module.available() else None), str(module.status())
+    if not module.available():
+        return None, str(module.status())
+    interface = module.features().get("interface", 1)
+    if interface != INTERFACE:
+        age = "older" if interface < INTERFACE else "newer"
+        return None, (
+            f"mlx-dspark-cpu is off: its build is {age} than this mlx-dspark (interface {interface}, {INTERFACE} is "
+            f"needed), so mlx's own CPU ops run; {REINSTALL}"
+        )
+    return NativeKernels(module), str(module.status())
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +175,8 @@ class NativeMarkovWalk:
     def __call__(self, logits: mx.array, anchor: int, choose: Choose | None) -> tuple[mx.array, mx.array]:
         if choose is not None:
             return self.stock(logits, anchor, choose)
-        drafts: mx.array = self.module.markov_walk(logits, anchor, self.markov_in, self.markov_out)
-        before = mx.concatenate([mx.array([anchor], mx.int32), drafts[:-1]])
-        return drafts, self.stock.biased(logits, before)
+        drafts, margins = self.module.markov_walk(logits, anchor, self.markov_in, self.markov_out)
+        return drafts, margins
 
 
 @dataclass(frozen=True, eq=False)

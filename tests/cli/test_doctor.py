@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,3 +64,28 @@ def test_the_measured_costs_are_shown_or_how_to_make_them(
 def test_the_accelerator_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "0")
     assert find_native() == (None, f"mlx-dspark-cpu is off: {SWITCH} is 0")
+
+
+class OtherBuild:
+    """An accelerator that works and was made for another mlx-dspark."""
+
+    def __init__(self, features: dict[str, Any]):
+        self._features = features
+
+    def available(self) -> bool:
+        return True
+
+    def features(self) -> dict[str, Any]:
+        return self._features
+
+
+@pytest.mark.parametrize(("features", "word"), [({"version": "0.1.0"}, "older"), ({"interface": 99}, "newer")])
+def test_another_builds_kernels_are_left_alone(
+    features: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlx_dspark_cpu", OtherBuild(features))
+    monkeypatch.delenv(SWITCH, raising=False)
+    kernels, why = find_native()
+    assert kernels is None
+    assert f"{word} than this mlx-dspark" in why
+    assert "pip install --force-reinstall" in why

@@ -1,4 +1,4 @@
-"""Margins: the same number read on the host and on the device, ties included, and DSpark's are those of its logits."""
+"""Margins: the lead of the likeliest token, ties included, and DSpark's are those of its logits."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_dspark.models.confidence import Confide, Even, OnDevice, OnHost
+from mlx_dspark.models.confidence import Even, Margins
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
-
-WAYS: dict[str, Confide] = {"host": OnHost.of, "device": OnDevice.of}
+from mlx_dspark.ops.markov import lead
 
 
 @pytest.mark.parametrize("vocab", [2, 3, 7, 64, 1001])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_margin_is_top_less_second(way: str, vocab: int) -> None:
+def test_a_margin_is_top_less_second(vocab: int) -> None:
     values = np.random.default_rng(vocab).normal(size=(5, vocab)).astype(np.float32)
-    found = WAYS[way](mx.array(values))
+    found = Margins(lead(mx.array(values)))
     expected = [float(a - b) for b, a in np.sort(values, axis=1)[:, -2:]]
     assert found.read(5) == pytest.approx(expected, abs=1e-6)
     assert found.read(2) == pytest.approx(expected[:2], abs=1e-6)
     mx.eval(found.arrays())
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_two_that_tie_have_no_margin(way: str) -> None:
-    assert WAYS[way](mx.array([[1.0, 3.0, 3.0, 0.0]])).read(1) == [0.0]
+def test_two_that_tie_have_no_margin_and_one_alone_has_any() -> None:
+    assert Margins(lead(mx.array([[1.0, 3.0, 3.0, 0.0]]))).read(1) == [0.0]
+    assert Margins(lead(mx.array([[1.0]]))).read(1) == [float("inf")]
+
+
+def test_what_is_no_number_counts_as_unsure() -> None:
+    assert Margins(mx.array([float("nan"), 2.0])).read(2) == [0.0, 2.0]
 
 
 def test_one_number_for_all() -> None:

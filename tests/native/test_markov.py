@@ -21,17 +21,18 @@ def parts(vocab: int, rank: int, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
 @pytest.mark.parametrize(("rows", "vocab", "rank"), [(1, 1, 1), (7, 19, 5), (3, 300, 64), (7, 4096, 64), (2, 37, 130)])
-def test_the_twins_drafts(rows: int, vocab: int, rank: int, dtype: mx.Dtype) -> None:
+def test_the_twins_drafts_and_leads(rows: int, vocab: int, rank: int, dtype: mx.Dtype) -> None:
     markov_in, markov_out = parts(vocab, rank, dtype)
     twin = STOCK.markov(DenseEmbedding(markov_in), DenseLinear(markov_out.astype(mx.float32)), mx.float32)
     for seed in range(20):
         logits = mx.random.normal((rows, vocab), key=mx.random.key(seed)) * 8
-        expected = twin(logits, seed % vocab, None)[0].tolist()
+        expected, leads = twin(logits, seed % vocab, None)
         for simd in filter(usable_here, native.features()["simd_built"]):
             with using(simd, 1 + seed % 3):
-                found = native.markov_walk(logits, seed % vocab, markov_in, markov_out)
+                found, margins = native.markov_walk(logits, seed % vocab, markov_in, markov_out)
                 assert found.dtype == mx.int32
-                assert found.tolist() == expected
+                assert found.tolist() == expected.tolist()
+                np.testing.assert_allclose(margins, leads, atol=2e-4)
 
 
 def test_the_first_of_equals_and_numbers_that_are_none() -> None:
@@ -41,9 +42,11 @@ def test_the_first_of_equals_and_numbers_that_are_none() -> None:
     logits[1] = np.nan
     logits[2, :] = -np.inf
     logits[3, 39] = np.inf
-    found = native.markov_walk(mx.array(logits), 3, zeros, zeros).tolist()
+    found, margins = (a.tolist() for a in native.markov_walk(mx.array(logits), 3, zeros, zeros))
     assert (found[0], found[2], found[3]) == (17, 0, 39)
     assert 0 <= found[1] < 40
+    assert margins[0] == 0
+    assert margins[3] == np.inf
 
 
 def test_only_a_greedy_walk_over_dense_tables_is_native() -> None:

@@ -191,10 +191,12 @@ void fuzz_markov() {
   job.in = b.tensor(job.vocab * job.rank, job.in_type).data;
   job.out = matrix(b, DSPARK_DENSE, 0, 1, job.vocab, job.rank), job.first = between(0, static_cast<int>(job.vocab) - 1);
   job.picks = static_cast<int32_t*>(output(b, outputs, static_cast<size_t>(job.rows), DSPARK_F32).data);
+  job.margins = static_cast<float*>(output(b, outputs, static_cast<size_t>(job.rows), DSPARK_F32).data);
   compare("markov", outputs, [&] { return markov_walk_scratch_bytes(job); },
           [&](void* memory) { markov_walk(job, memory); });
   for (int64_t i = 0; i < job.rows; ++i) {
     if (job.picks[i] < 0 || job.picks[i] >= job.vocab) differs("markov", "a pick out of range");
+    if (job.margins[i] < 0) differs("markov", "a negative margin");
   }
 }
 

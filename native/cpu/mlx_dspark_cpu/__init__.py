@@ -9,6 +9,7 @@ import platform
 import sys
 
 __version__ = "0.1.0"
+INTERFACE = 2  # what the functions take and give; mlx-dspark uses no other than the one it was written for
 
 
 def _load():
@@ -61,7 +62,7 @@ def status():
 
 
 def features():
-    """What is in use: simd, simd_built, threads, mlx (built against), version; without the extension only the last."""
+    """What is in use: simd, simd_built, threads, mlx (built against), interface; without the extension version alone."""
     if _ext is None:
         return {"version": __version__}
     return {
@@ -69,5 +70,6 @@ def features():
         "simd_built": _ext._simd_built(),
         "threads": _ext._threads(),
         "mlx": importlib.import_module("mlx_dspark_cpu._build").MLX_VERSION,
+        "interface": INTERFACE,
         "version": __version__,
     }

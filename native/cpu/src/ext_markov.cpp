@@ -1,5 +1,6 @@
 // The walk of a block of drafts as an MLX primitive.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 
 #include "common.h"
 #include "markov.h"
@@ -19,7 +20,7 @@ class Walk : public CpuPrimitive {
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     const mx::array &logits = in[0], &from = in[1], &to = in[2];
     MarkovWalk job{rows<float>(logits), logits.shape(0), logits.shape(1), from.shape(1), rows(from), type_of(from), {},
-                   first_, make<int32_t>(out[0])};
+                   first_, make<int32_t>(out[0]), make<float>(out[1])};
     job.out = {DSPARK_DENSE, type_of(to), 0, 1, job.vocab, job.rank, rows(to), nullptr, nullptr, 1.0f};
     void* memory = scratch(markov_walk_scratch_bytes(job));
     encoder().dispatch([job, memory] { markov_walk(job, memory); });
@@ -29,7 +30,7 @@ class Walk : public CpuPrimitive {
   int first_;
 };
 
-mx::array walk(const mx::array& logits, int first, const mx::array& from, const mx::array& to) {
+std::pair<mx::array, mx::array> walk(const mx::array& logits, int first, const mx::array& from, const mx::array& to) {
   if (logits.ndim() != 2 || logits.dtype() != mx::float32 || logits.size() == 0) {
     require(false, "logits must be float32 [rows, vocab], not empty, are " + describe(logits));
   }
@@ -44,8 +45,10 @@ mx::array walk(const mx::array& logits, int first, const mx::array& from, const 
   if (first < 0 || first >= vocab) {
     require(false, "first must be in [0, " + std::to_string(vocab) + "), is " + std::to_string(first));
   }
-  const mx::Stream stream = cpu_stream();
-  return mx::array({logits.shape(0)}, mx::int32, std::make_shared<Walk>(stream, first), {logits, from, to});
+  const mx::Shape one_a_row{logits.shape(0)};
+  const std::vector<mx::array> out = mx::array::make_arrays(
+      {one_a_row, one_a_row}, {mx::int32, mx::float32}, std::make_shared<Walk>(cpu_stream(), first), {logits, from, to});
+  return {out[0], out[1]};
 }
 
 }  // namespace
@@ -53,5 +56,6 @@ mx::array walk(const mx::array& logits, int first, const mx::array& from, const 
 
 void bind_markov(nb::module_& m) {
   m.def("markov_walk", &dspark::walk, "logits"_a, "first"_a, "markov_in"_a, "markov_out"_a,
-        "Greedy picks [rows] of logits [rows, vocab], each row biased by markov_out markov_in[pick before it].");
+        "Greedy picks [rows] of logits [rows, vocab], each row biased by markov_out markov_in[pick before it], and the "
+        "lead [rows] of each pick over the next likeliest.");
 }

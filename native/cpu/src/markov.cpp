@@ -35,24 +35,32 @@ void widen_row(const MarkovWalk& job, int64_t token, float* row) {
   }
 }
 
-// The first place of the largest sum; 0 if none compares larger than minus infinity.
-int32_t likeliest(const float* logits, float* bias, int64_t vocab) {
+// Keeps the two largest of what it is shown; a number that is none is neither.
+struct TwoLargest {
+  float most = -__builtin_inff(), next = -__builtin_inff();
+
+  void show(float value) {
+    const float less = value > most ? most : value;
+    next = less > next ? less : next;
+    most = value > most ? value : most;
+  }
+};
+
+// The first place of the largest sum, 0 if none compares larger than minus infinity, and its lead over the next.
+int32_t likeliest(const float* logits, float* bias, int64_t vocab, float& margin) {
   constexpr int lanes = 16;
-  float most[lanes];
-  for (float& m : most) m = -__builtin_inff();
+  TwoLargest lane[lanes], two;
   int64_t i = 0;
   for (; i + lanes <= vocab; i += lanes) {
-    for (int j = 0; j < lanes; ++j) {
-      bias[i + j] += logits[i + j];
-      most[j] = bias[i + j] > most[j] ? bias[i + j] : most[j];
-    }
+    for (int j = 0; j < lanes; ++j) lane[j].show(bias[i + j] += logits[i + j]);
   }
-  for (; i < vocab; ++i) {
-    bias[i] += logits[i];
-    most[0] = bias[i] > most[0] ? bias[i] : most[0];
+  for (; i < vocab; ++i) two.show(bias[i] += logits[i]);
+  for (const TwoLargest& l : lane) {
+    two.show(l.most);
+    two.show(l.next);
   }
-  float top = most[0];
-  for (float m : most) top = m > top ? m : top;
+  const float top = two.most;
+  margin = top - two.next;
   for (i = 0; i < vocab; ++i) {
     if (bias[i] == top) return static_cast<int32_t>(i);
   }
@@ -69,7 +77,7 @@ void markov_walk(const MarkovWalk& job, void* scratch) {
   for (int64_t i = 0; i < job.rows; ++i) {
     widen_row(job, previous, memory.row);
     dspark_product(memory.row, DSPARK_F32, 1, &job.out, memory.bias, DSPARK_FP32, memory.product);
-    previous = job.picks[i] = likeliest(job.logits + i * job.vocab, memory.bias, job.vocab);
+    previous = job.picks[i] = likeliest(job.logits + i * job.vocab, memory.bias, job.vocab, job.margins[i]);
   }
 }
 

@@ -6,7 +6,8 @@
 
 namespace dspark {
 
-// picks[i] = argmax(logits[i] + out in[previous]), previous = `first` or picks[i - 1]. The first of equals wins.
+// picks[i] = argmax(logits[i] + out in[previous]), previous = `first` or picks[i - 1]; margins[i] is that sum less the
+// next largest. The first of equals wins, by nothing.
 struct MarkovWalk {
   const float* logits;  // [rows, vocab]
   int64_t rows, vocab, rank;
@@ -15,6 +16,7 @@ struct MarkovWalk {
   DsparkMatrix out;    // dense, [vocab, rank]
   int32_t first;       // in [0, vocab)
   int32_t* picks;      // [rows]
+  float* margins;      // [rows]
 };
 size_t markov_walk_scratch_bytes(const MarkovWalk& job);
 void markov_walk(const MarkovWalk& job, void* scratch);
