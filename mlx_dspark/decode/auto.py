@@ -1,10 +1,10 @@
 """The cap that learns: each round, the number of drafts with the most expected tokens a second, none included.
 
-Before drafting it chooses whom to ask for how many, from what recent blocks were worth; after drafting it keeps the
-part of this block worth verifying, from the drafter's own margins (in a run of blocks that were kept whole, some are
-not read: waiting for them costs time too). Both compare drafts expected to stand with their
-price, both in plain steps (Leviathan et al., 2023; the schedule of the DSpark paper's Algorithm 1). Drafts that were
-not verified are compared with what is decoded later, so a probe costs the drafter's time alone.
+Before drafting it chooses whom to ask for how many, from what recent blocks were worth, and whether to read the block
+before the verify: then it keeps the part worth verifying, from the drafter's own margins; but reading costs time too,
+so a block may be verified whole and read afterwards. All compare drafts expected to stand with their price, both in
+plain steps (Leviathan et al., 2023; the schedule of the DSpark paper's Algorithm 1). Drafts that were not verified are
+compared with what is decoded later, so a probe costs the drafter's time alone.
 
 Losses are rationed: a purse of plain steps pays for every round that brings less than it costs, and gets a small
 share of the time; what it cannot pay for, the drafts all failing, is not tried. So drafting costs at most
@@ -29,19 +29,20 @@ START, MOST = 5.0, 8.0
 POOR, RICH = 0.007, 0.04
 """Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
 RECENT = 4
-"""Blocks whose worth stands for the next one's."""
-REPLAN = 3
+"""Blocks whose worth stands for the next one's, beside one of the usual kind."""
+REPLAN = 2
 """Rounds that drafted until the plan is made anew."""
 PROBE, FIRST_PROBE = 4, 40.0
 """Drafts of a probe; plain steps that count as gone by before the first round."""
-STREAK, UNREAD = 3, 2
-"""Blocks kept whole in a row from which on so many are verified whole without waiting to read them."""
+WHOLE = 0.5
+"""Share of the purse that a block verified unread may cost."""
 SAMPLE = 8
 """Of plain rounds in a row, every so many is timed."""
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
 MARGIN, LONGER = 1.01, 0.98
-"""Drafting must promise this much more than plain decoding; a longer block may promise this much of the best one."""
+"""Drafting must promise this much more than plain decoding; a longer block, which teaches more, may promise this much
+of the best one if it can be cut, or where prices are a guess."""
 
 
 NOBODY = [("", 0)]
@@ -80,19 +81,18 @@ class Source:
     recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RECENT))
     echo: Echo | None = None
     blank: list[float] = field(default_factory=list)
-    streak: int = 0  # blocks in a row that were kept whole and mostly stood
-    unread: int = 0  # of these, since one was read
 
-    def outlook(self, prices: Prices, count: int, rate: float) -> tuple[list[float], list[float]]:
-        """Per number of drafts asked for, 0..count: drafts expected to stand and what verifying costs.
+    def outlook(self, prices: Prices, count: int, rate: float) -> tuple[list[float], list[float], list[float]]:
+        """Per number of drafts asked for, 0..count: drafts expected to stand and what verifying costs, if each block is
+        cut where the `rate` (tokens a plain step) says; and drafts expected to stand if it is verified whole.
 
-        Means over recent blocks, each cut where the `rate` (tokens a plain step) says.
+        Means over recent blocks and a usual one.
         """
         shifts = self.survival.shifts(count)
         if len(self.blank) < count:
             self.blank = self.survival.odds([None] * count)
-        blocks = self.recent or (self.blank,)
-        gains, costs, extra = [0.0] * (count + 1), [0.0] * (count + 1), prices.extra
+        blocks, extra = (*self.recent, self.blank), prices.extra
+        gains, costs, whole = ([0.0] * (count + 1) for _ in range(3))
         share = 1 / len(blocks)
         for odds in blocks:
             standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
@@ -104,20 +104,34 @@ class Source:
                     best, kept, paid = gain - rate * price, gain, price
                 gains[i + 1] += kept
                 costs[i + 1] += paid
-        return gains, costs
+                whole[i + 1] += gain
+        return gains, costs, whole
 
 
 @dataclass(frozen=True)
 class Plan:
     """Drafts to ask of each source, what each promises (drafts that stand less all they cost), and the rate they are
-    weighed at: tokens a plain step, at least 1."""
+    weighed at: tokens a plain step, at least 1. `whole` has the drafts expected to stand of sources not to be read."""
 
     reason: str
     asked: Mapping[str, int] = field(default_factory=dict)
     promise: Mapping[str, float] = field(default_factory=dict)
+    whole: Mapping[str, float] = field(default_factory=dict)
     rate: float = 1.0
     dear: bool = False  # does it ask a drafter that costs something?
     most: int = 0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """`count` drafts of one source: tokens a plain step, drafts that stand less what they cost, and of drafts not to be
+    read before the verify, how many are expected to stand."""
+
+    reason: str = "parked"
+    count: int = 0
+    rate: float = 1.0
+    promise: float = 0.0
+    whole: float = 0.0
 
 
 class AutoCap:
@@ -134,7 +148,8 @@ class AutoCap:
         self._news = 0  # rounds with evidence since it was made
         self._blocks: dict[str, tuple[DraftBlock, Echo]] = {}
         self._drafted: list[tuple[str, int]] = []
-        self._kept, self._predicted, self._expected = 0, 1.0, 1.0
+        self._unread: DraftBlock | None = None  # verified whole, to be read afterwards
+        self._kept, self._predicted = 0, 1.0
         self._open = False  # is a proposal not decided yet?
 
     @property
@@ -146,7 +161,7 @@ class AutoCap:
         self._now, room = now, max(0, now.room)
         self._blocks.clear()
         self._drafted.clear()
-        self._kept, self._predicted = 0, 1.0
+        self._unread, self._kept, self._predicted = None, 0, 1.0
         self._prices = self._pace.prices(now.depth, room, now.sharing)
         if not room:
             self._plan = Plan("first token" if self._plan.reason == "first token" else "no room")
@@ -173,13 +188,10 @@ class AutoCap:
         """Cut where the next draft's chance to stand no longer pays for its row, or the purse ends."""
         if not len(block):
             return block
-        source = self._source(block.source)
-        if self._needs_no_reading(source, block):
-            source.unread, self._kept, self._predicted = source.unread + 1, len(block), self._expected
-            self._drafted.append((block.source, len(block)))
+        if self._stays_whole(block):
+            self._unread, self._kept, self._predicted = block, len(block), 1 + self._plan.whole[block.source]
             return block
-        source.unread = 0
-        echo = self._read(block)
+        source, echo = self._source(block.source), self._read(block)
         afford = self._purse - self._spent()
         best, standing, gain, rate = 0.0, 1.0, 0.0, self._plan.rate
         for i, chance in enumerate(source.survival.chances(echo.odds)):
@@ -188,11 +200,12 @@ class AutoCap:
             price = self._prices.extra[i + 1]
             if gain - rate * price > best and price <= afford:
                 best, self._kept, self._predicted = gain - rate * price, i + 1, 1 + gain
-        self._expected = self._predicted
         return block.cut(self._kept)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from what the tokens say of every open proposal; settle the round's account."""
+        if self._unread is not None:
+            self._read(self._unread)
         if not self._drafted and not self._open:
             self._purse, self._idle = min(MOST, self._purse + SHARE), self._idle + 1
             if self._idle % SAMPLE < 1 or not self._pace.trusted:
@@ -208,24 +221,23 @@ class AutoCap:
                     source.echo = None
         self._open = any(source.echo for source in self._sources.values())
         spent, kept = self._spent(), outcome.kept
-        for name, count in self._drafted:
-            whole = kept == count and 2 * len(outcome.tokens) > kept
-            self._source(name).streak = self._source(name).streak + 1 if whole else 0
         added = spent + self._prices.extra[kept]
         self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
         self._idle = self._idle + 1 if spent <= FREE else 0.0
         self._time(kept, outcome)
 
-    def _needs_no_reading(self, source: Source, block: DraftBlock) -> bool:
-        """Would it be kept whole as the ones before it, and can the purse pay for that?"""
+    def _stays_whole(self, block: DraftBlock) -> bool:
+        """Is it planned to be verified unread, nothing was read to choose it, and the purse can pay for all of it?"""
         price = self._prices.of(block.source, len(block)) + self._prices.extra[len(block)]
-        return source.streak >= STREAK and source.unread < UNREAD and not self._blocks and price <= self._purse
+        return block.source in self._plan.whole and not self._blocks and price <= WHOLE * self._purse
 
     def _time(self, kept: int, outcome: Outcome) -> None:
         """Tell the pace what the round took, if it was this sequence's alone and of one kind."""
         dear = [d for d in self._drafted if self._prices.of(*d) > FREE] or NOBODY
         if self._now.sharing == 1 and self._now.room and len(dear) == 1:
-            self._pace.observe(self._now.depth, dear[0], kept, outcome.seconds)
+            self._pace.observe(
+                self._now.depth, dear[0], kept, outcome.seconds, read=dear[0][1] > 0 and self._unread is None
+            )
 
     def _outdated(self, room: int) -> bool:
         """Has the ground of the standing plan changed? One that drafts stands for some rounds of evidence."""
@@ -235,26 +247,42 @@ class AutoCap:
 
     def _planned(self, room: int) -> Plan:
         """Each source's best number of drafts by its outlook."""
-        rate, reason, asked, promise = 1.0, "parked", {}, {}
-        before = self._standing.rate
-        for name, source in self._sources.items():
-            gains, costs = source.outlook(self._prices, room, before)
-            free = self._prices.of(name, room) <= FREE
-            best, chosen = MARGIN, 0
-            for n in range(1, room + 1):
-                price = self._prices.of(name, n)
-                ratio = (1 + gains[n]) / (1 + costs[n] + price)
-                if ratio > (LONGER * best if chosen else best):
-                    if free or price + self._prices.extra[1] <= self._purse:
-                        best, chosen = max(best, ratio), n
-                    elif not chosen:
-                        reason = "saving"
-            asked[name] = room if free else chosen
-            promise[name] = gains[chosen] - before * (costs[chosen] + self._prices.of(name, chosen))
-            if best > max(rate, MARGIN):
-                rate, reason = best, "pays"
-        dear = any(n and self._prices.of(source, n) > FREE for source, n in asked.items())
-        return Plan(reason, asked, promise, rate, dear, max(asked.values(), default=0))
+        offers = {name: self._offer(name, room) for name in self._sources}
+        best = max(offers.values(), key=lambda o: o.rate)
+        asked = {name: room if self._free(name, room) else offer.count for name, offer in offers.items()}
+        return Plan(
+            best.reason,
+            asked,
+            {name: offer.promise for name, offer in offers.items()},
+            {name: offer.whole for name, offer in offers.items() if offer.whole},
+            best.rate,
+            any(n and not self._free(name, n) for name, n in asked.items()),
+            max(asked.values(), default=0),
+        )
+
+    def _offer(self, name: str, room: int) -> Offer:
+        """The best one of a source: how many drafts, read or whole."""
+        prices, before, best, reason = self._prices, self._standing.rate, Offer(), "parked"
+        gains, costs, whole = self._sources[name].outlook(prices, room, before)
+        free, most = self._free(name, room), MARGIN
+        for n in range(1, room + 1):
+            price = prices.of(name, n)
+            ways = ((gains[n], costs[n] + price + (0.0 if free else prices.read), 0.0),
+                    (whole[n], prices.extra[n] + price, whole[n]))  # fmt: skip
+            for gain, cost, unread in ways[: 1 if free else 2]:
+                rate = (1 + gain) / (1 + cost)
+                longer = 1.0 if (unread or not self._sources[name].recent) and self._pace.trusted else LONGER
+                if rate <= (longer * most if best.count else most):
+                    continue
+                if not free and price + prices.extra[1] > self._purse:
+                    reason = "saving"
+                    continue
+                most = max(most, rate)
+                best = Offer("pays", n, most, gain - before * cost, unread)
+        return best if best.count else Offer(reason)
+
+    def _free(self, name: str, drafts: int) -> bool:
+        return self._prices.of(name, drafts) <= FREE
 
     def _probing(self, room: int) -> Plan:
         """The standing plan, and one source that it leaves alone if the idle time's share pays for a probe."""
@@ -263,7 +291,7 @@ class AutoCap:
         for name in self._sources:
             if self._prices.of(name, count) <= allowed and not plan.asked.get(name):
                 asked, promise = {**plan.asked, name: count}, {**plan.promise, name: float("inf")}
-                return Plan("probe", asked, promise, plan.rate, True, max(asked.values()))
+                return Plan("probe", asked, promise, {}, plan.rate, True, max(asked.values()))
         return plan
 
     def _read(self, block: DraftBlock) -> Echo:

@@ -21,8 +21,9 @@ WIDTHS = 8
 class CostTable:
     """Seconds. `verify[depth][rows - 1]`: a target step (verify, rollback, observe) of 1..8 rows after `depth` tokens.
 
-    `draft[n]`: the drafter's time for n drafts (one entry: it drafts nothing); `lookup`: a copy from the context;
-    `overhead`: the rest of a round. `note` says what the measurement left out.
+    `draft[n]`: the drafter's time for n drafts (one entry: it drafts nothing), verified without a look at them; `read`:
+    what a look costs; `lookup`: a copy from the context; `overhead`: the rest of a round. `note` says what the
+    measurement left out.
     """
 
     verify: Mapping[int, tuple[float, ...]]
@@ -30,6 +31,7 @@ class CostTable:
     lookup: float = 0.0
     overhead: float = 0.0
     note: str = ""
+    read: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.verify:
@@ -40,6 +42,7 @@ class CostTable:
             _check(f"verify at depth {depth}", times, low=True)
         _check("draft", self.draft)
         _check("lookup", [self.lookup])
+        _check("read", [self.read])
         _check("overhead", [self.overhead])
 
     @property
@@ -83,6 +86,7 @@ class CostTable:
             "draft": list(self.draft),
             "lookup": self.lookup,
             "overhead": self.overhead,
+            "read": self.read,
             "note": self.note,
         }
 
@@ -100,7 +104,8 @@ class CostTable:
         if not isinstance(note, str):
             raise _error("note", note, "a text")
         draft = _tuple("draft", value.get("draft"))
-        return cls(verify, draft, value.get("lookup", 0.0), value.get("overhead", 0.0), note)
+        lookup, overhead, read = (value.get(name, 0.0) for name in ("lookup", "overhead", "read"))
+        return cls(verify, draft, lookup, overhead, note, read)
 
     def describe(self) -> list[tuple[str, str]]:
         """(what, milliseconds in words), for people."""
@@ -109,6 +114,7 @@ class CostTable:
         ]
         if self.max_draft:
             lines.append((f"drafter, 1-{self.max_draft} drafts", _ms(self.draft[1:])))
+            lines.append(("reading drafts before the verify", _ms([self.read])))
         lines += [("lookup", _ms([self.lookup])), ("rest of a round", _ms([self.overhead]))]
         return [*lines, ("note", self.note)] if self.note else lines
 

@@ -26,11 +26,13 @@ GUESS = CostTable(
 
 @dataclass(frozen=True)
 class Prices:
-    """In plain steps: `extra[v]` is what verifying v drafts adds, `draft[n]` what proposing n of them does."""
+    """In plain steps: `extra[v]` is what verifying v drafts adds, `draft[n]` what proposing n of them does, `read` what
+    reading them before the verify does."""
 
     extra: Sequence[float]
     draft: Sequence[float]
     lookup: float
+    read: float
 
     def of(self, source: str, drafts: int) -> float:
         """Proposing `drafts` drafts of `source`."""
@@ -62,14 +64,14 @@ class Pace:
             if len(self._scaled) > 512:
                 self._scaled.clear()
             k, (_, known) = self._scale, self._base(depth, drafts, sharing)
-            found = Prices([k * e for e in known.extra], [k * d for d in known.draft], k * known.lookup)
+            found = Prices([k * e for e in known.extra], [k * d for d in known.draft], k * known.lookup, k * known.read)
             self._scaled[key] = found
         return found
 
-    def observe(self, depth: int, drafted: tuple[str, int], kept: int, seconds: float) -> None:
-        """A round of one sequence: who drafted how many, how many were verified."""
+    def observe(self, depth: int, drafted: tuple[str, int], kept: int, seconds: float, read: bool = False) -> None:
+        """A round of one sequence: who drafted how many, how many were verified, were they read before that."""
         plain, known = self._base(depth, max(kept, drafted[1]), 1)
-        measured, added = seconds / plain, known.of(*drafted) + known.extra[kept]
+        measured, added = seconds / plain, known.of(*drafted) + known.extra[kept] + read * known.read
         if added <= 0.02:
             self._since_plain = 0
             self._speed = measured if self._speed is None else _towards(self._speed, measured, 0.1)
@@ -103,7 +105,7 @@ class Pace:
                 dearest = max(dearest, seconds / plain - 1)
                 extra.append(dearest)
             draft = [t.draft_time(n) / plain for n in range(drafts + 1)]
-            found = self._known[key] = plain, Prices(extra, draft, t.lookup / plain)
+            found = self._known[key] = plain, Prices(extra, draft, t.lookup / plain, t.read / plain)
         return found
 
 

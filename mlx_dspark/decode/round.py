@@ -1,7 +1,8 @@
 """THE loop body, over B sequences: cap -> propose -> trim -> verify -> pick -> accept -> commit -> rollback -> observe.
 
 A draft stands while it equals what the target picks, so every kind of decoding is this function. It waits for the
-device once; a cap policy that reads its block before the verify waits once more.
+device once; a cap policy that reads its block before the verify waits once more. Drafting begins while the verify is
+still being built.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     watch = clock()
     depths = [s.position for s in sessions]
     blocks = [s.cap.trim(b) for s, b in zip(sessions, _propose(sessions), strict=True)]
+    mx.async_eval([b.tokens for b in blocks if len(b)])  # type: ignore[no-untyped-call]
     watch.lap("draft", [b.tokens for b in blocks])
 
     state = State([s.row for s in sessions])

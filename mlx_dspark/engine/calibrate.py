@@ -23,7 +23,7 @@ from mlx_dspark.decode.session import Session
 from mlx_dspark.engine.calibration_store import Calibration, Key, keep, stored
 from mlx_dspark.engine.memory import machine_bytes, state_bytes
 from mlx_dspark.engine.settings import GenerateOptions
-from mlx_dspark.models.drafter import DraftRequest
+from mlx_dspark.models.drafter import DraftBlock, DraftRequest
 from mlx_dspark.models.lookup import Lookup
 from mlx_dspark.models.state import Snapshot
 
@@ -136,7 +136,7 @@ def measure(
     bench = Bench(pair, source, clock, begun + seconds, progress, begun)
     verify: dict[int, tuple[float, ...]] = {}
     draft: tuple[float, ...] = (0.0,)
-    overhead, skipped, pace = 0.0, [], 0.0
+    overhead, read, skipped, pace = 0.0, 0.0, [], 0.0
     session = _Growing(bench)
     for depth in depths:
         reason = _too_much(bench, depth, depth - session.length, pace) if verify else None
@@ -148,12 +148,12 @@ def measure(
         pace = session.grow(depth)
         verify[depth] = _steps(bench, session, FIRST_SHARE if not verify else DEEP_SHARE)
         if len(verify) == 1:
-            draft = _drafts(bench, session)
+            draft, read = _drafts(bench, session)
             overhead = _overhead(bench, session, depth)
     lookup = _lookup(bench)
     progress(1.0)
     note = f"not measured: {', '.join(skipped)}" if skipped else ""
-    return CostTable(verify, draft, lookup, overhead, note)
+    return CostTable(verify, draft, lookup, overhead, note, read)
 
 
 @dataclass
@@ -217,21 +217,48 @@ def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat:
     return bench.clock() - began
 
 
-def _drafts(bench: Bench, growing: _Growing) -> tuple[float, ...]:
-    """Seconds of 0..max_draft drafts, margins read."""
+def _drafts(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
+    """Seconds of 0..max_draft drafts, and of reading them: what a block and its verify take one after the other, less
+    what they take in one go."""
     drafter, session = bench.pair.drafter, growing.session
+    most, snapshot = min(drafter.max_draft, 64), session.state.snapshot()
 
-    def draft(index: int, repeat: int) -> float:
-        count = index + 1
-        request = DraftRequest(session.draft_state, session.anchor, session.position, count, session.sampler.pick)
+    def draft(count: int) -> DraftBlock:
+        request = DraftRequest(
+            session.draft_state, session.anchor, session.position, count, session.sampler.pick, greedy=True
+        )
+        return drafter.propose([request])[0]
+
+    def alone(index: int, repeat: int) -> float:
         began = bench.clock()
-        (block,) = drafter.propose([request])
-        mx.eval(block.arrays())
-        if block.confidence:
-            block.confidence.read(len(block))
+        _read(draft(index + 1))
         return bench.clock() - began
 
-    return (0.0, *bench.fastest(min(drafter.max_draft, 64), DEEP_SHARE, draft))
+    def both(index: int, repeat: int) -> float:
+        session.state.restore(snapshot)
+        mx.eval(session.state.arrays())
+        began = bench.clock()
+        block = draft(most)
+        if index:
+            _read(block)
+        ids = mx.concatenate([mx.array([session.anchor], mx.int32), block.tokens.astype(mx.int32)])
+        mx.async_eval(block.tokens)  # type: ignore[no-untyped-call]
+        verified = bench.pair.target.verify(session.state, [ids], drafter.taps)
+        mx.eval(mx.argmax(verified.logits, axis=-1))
+        return bench.clock() - began
+
+    apart = bench.fastest(most, DEEP_SHARE, alone) if most else ()
+    in_one, in_two = bench.fastest(2, DEEP_SHARE, both, rising=False) if most else (0.0, 0.0)
+    session.state.restore(snapshot)
+    read = max(0.0, in_two - in_one)
+    return (0.0, *(max(1e-9, seconds - read) for seconds in apart)), read
+
+
+def _read(block: DraftBlock) -> None:
+    """As a cap policy does before the verify."""
+    block.ids()
+    if block.confidence:
+        block.confidence.read(len(block))
 
 
 def _overhead(bench: Bench, growing: _Growing, depth: int) -> float:

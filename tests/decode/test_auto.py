@@ -147,6 +147,34 @@ def test_decisions_do_not_depend_on_what_comes_later() -> None:
     assert late.steps[: len(same)] == same
 
 
+def unread(costs: CostTable, chance: float) -> float:
+    """Share of drafted rounds whose block was verified without a look at it."""
+    policy, looks, drafted = auto(costs, CURVE), [], 0
+
+    class Shy(Told):
+        def read(self, count: int) -> list[float]:
+            looks.append(policy.choice.kept == 0)
+            return super().read(count)
+
+    for at in range(200):
+        asked = policy.ask(Moment(7 if at else 0, 100 + at))
+        drafted += asked > 0
+        block = (
+            DraftBlock(block_of([5] * asked, "x").tokens, "dspark", Shy([2.0] * asked)) if asked else block_of([], "")
+        )
+        kept = len(policy.trim(block))
+        stood = kept if np.random.default_rng(at).random() < chance else 0
+        policy.observe(Outcome(kept, [5] * stood + [5 if stood else 6], 0.01))
+    assert len(looks) == drafted  # read before or after, every block teaches
+    return 1 - sum(looks) / max(1, drafted)
+
+
+def test_a_block_that_need_not_be_cut_is_read_only_after_the_verify() -> None:
+    waiting = CostTable(FLAT.verify, FLAT.draft, 1e-5, 0.0, read=0.002)
+    assert unread(waiting, 0.95) > 0.9
+    assert unread(FLAT, 0.95) < unread(waiting, 0.95)
+
+
 def test_reasons_are_given() -> None:
     policy = auto(LINEAR, PRIORS["hopeful"])
     assert policy.ask(Moment(0, 10)) == 0

@@ -79,6 +79,7 @@ def table_row(depth: int) -> list[float]:
         ({"verify": {"1": [0.0]}}, "more than 0"), ({"verify": {"1": [float("nan")]}}, "nan"),
         ({"verify": {"1": ["1"]}}, "verify"), ({"verify": {"1": [True]}}, "True"), ({"draft": None}, "draft"),
         ({"draft": [-1.0]}, "-1.0"), ({"lookup": None}, "lookup"), ({"overhead": 1e9}, "3600"), ({"note": 3}, "note"),
+        ({"read": -1}, "read"),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_value_limit_and_next_step(change: dict[str, Any], word: str) -> None:
@@ -94,7 +95,8 @@ def test_what_is_no_table_at_all_is_refused(value: Any) -> None:
 
 
 def test_it_is_described_in_milliseconds() -> None:
-    lines = dict(CostTable({128: (0.0105, 0.011)}, (0.0, 0.002), 1e-5, 2e-4, "8192 left out").describe())
+    lines = dict(CostTable({128: (0.0105, 0.011)}, (0.0, 0.002), 1e-5, 2e-4, "8192 left out", 1e-4).describe())
     assert lines["target step after 128 tokens, 1-2 rows"] == "10.50 11.00 ms"
     assert lines["drafter, 1-1 drafts"] == "2.00 ms"
+    assert lines["reading drafts before the verify"] == "0.100 ms"
     assert (lines["lookup"], lines["rest of a round"], lines["note"]) == ("0.010 ms", "0.200 ms", "8192 left out")

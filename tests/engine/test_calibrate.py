@@ -13,7 +13,7 @@ from mlx_dspark import Pair, load
 from mlx_dspark.decode.cost import WIDTHS, CostTable
 from mlx_dspark.engine import calibrate
 from mlx_dspark.engine.calibrate import calibrated, measure
-from mlx_dspark.engine.calibration_store import cache_folder, keep, path_of, stored
+from mlx_dspark.engine.calibration_store import FORM, cache_folder, keep, path_of, stored
 from mlx_dspark.engine.fingerprint import fingerprint
 
 KEY = {"machine": "m", "device": "cpu", "checkpoints": ["a", "b"]}
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_no_calibration(home: Path, content: str) -> None:
     assert stored(KEY) is not None
 
 
-@pytest.mark.parametrize("change", [{"form": 2}, {"key": {"machine": "other"}}, {"table": {"verify": {}}}])
+@pytest.mark.parametrize("change", [{"form": FORM + 1}, {"key": {"machine": "other"}}, {"table": {"verify": {}}}])
 def test_a_file_that_is_not_what_its_name_says_is_no_calibration(home: Path, change: dict[str, object]) -> None:
     keep(KEY, TABLE)
     path_of(KEY).write_text(json.dumps({**json.loads(path_of(KEY).read_text()), **change}))

@@ -62,7 +62,7 @@ def status():
 
 
 def features():
-    """What is in use: simd, simd_built, threads, mlx (built against), interface; without the extension version alone."""
+    """What is in use: simd, simd_built, threads, mlx (built against), interface, version; the last alone without it."""
     if _ext is None:
         return {"version": __version__}
     return {
