@@ -46,16 +46,15 @@ class Adversary:
 
 
 def adversary(pair: Pair, count: int, trials: int) -> float:
-    """Plain seconds over those with an adversary, the median of trials."""
-    ratios = []
-    for trial in range(trials):
-        plain: list[int] = []
-        seconds = {}
-        for cap in (0, None):
+    """Plain seconds over those with an adversary, medians of trials that take turns in both orders."""
+    seconds: dict[int | None, list[float]] = {0: [], None: []}
+    plain: list[int] = []
+    for trial in range(trials + 1):
+        caps: list[int | None] = [0, None] if trial % 2 == 0 else [None, 0]
+        for cap in caps:
             options = GenerateOptions(max_tokens=count, max_draft=cap, thinking=False)
-            session = pair.session(
-                pair.prompt_ids(f"Tell me about {trial + 2} boats.", options), options, SamplingParams(temperature=0)
-            )
+            ids = pair.prompt_ids("Tell me about two boats.", options)
+            session = pair.session(ids, options, SamplingParams(temperature=0))
             session.stops.eos_ids = frozenset()
             if cap is None:
                 session.drafter = Adversary(pair.drafter, plain)  # type: ignore[assignment]
@@ -64,11 +63,11 @@ def adversary(pair: Pair, count: int, trials: int) -> float:
             began = time.perf_counter()
             while session.finish is None:
                 run_round(pair.target, [session])
-            seconds[cap] = time.perf_counter() - began
+            if trial:
+                seconds[cap].append(time.perf_counter() - began)
             assert not plain or session.ids == plain
             plain = session.ids
-        ratios.append(seconds[0] / seconds[None])
-    return statistics.median(ratios)
+    return statistics.median(seconds[0]) / statistics.median(seconds[None])
 
 
 def main() -> int:
@@ -113,7 +112,7 @@ def main() -> int:
         report[kind] = {"speed": speed, "ratios": ratios, "auto_over_best": speed.get("auto", 0.0) / fixed}
         print(f"{kind:5s} " + "  ".join(f"{cap} {ratios[cap]:.2f}x ({tokens[cap] / lengths[cap]:.2f})" for cap in caps)
               + f"   auto / best fixed {report[kind]['auto_over_best']:.3f}")  # fmt: skip
-    lies = adversary(pair, args.adversary, max(3, args.trials)) if args.adversary else None
+    lies = adversary(pair, args.adversary, max(9, args.trials)) if args.adversary else None
     if lies is not None:
         print(f"adversary over plain {lies:.3f}")
     print(json.dumps({"load": os.getloadavg()[0], "kinds": report, "adversary": lies}))
