@@ -58,6 +58,7 @@ def test_it_loads_its_own_files_and_nothing_else(live: Live, tab: Opened) -> Non
 
 def test_an_answer_streams_and_ends(live: Live, tab: Opened) -> None:
     page = tab(live.url)
+    settle(page, max_draft=4)  # whether drafts pay here is the machine's affair
     ask(page, "{S1} please")
     assert page.text(".question") == "{S1} please"
     assert said(page) == "The answer is 42, naïve 🙂 reader!"
@@ -245,7 +246,7 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(serve: Callable[..., Live], bro
 
 def test_a_race_ends_with_the_verdict(live: Live, tab: Opened) -> None:
     page = tab(live.url, view="race")
-    for settings in ({}, {"temperature": 1.0, "mode": "baseline", "max_draft": 0}):
+    for settings in ({"max_draft": 4}, {"temperature": 1.0, "mode": "baseline", "max_draft": 0}):
         settle(page, **settings)
         race(page, "{S1}")
         page.until("!document.querySelector('#verdict').hidden")
@@ -255,7 +256,8 @@ def test_a_race_ends_with_the_verdict(live: Live, tab: Opened) -> None:
         texts = page.js("[...document.querySelectorAll('.lane .said')].map(e => e.textContent)")
         assert texts == ["The answer is 42, naïve 🙂 reader!"] * 2
         accept = page.js("[...document.querySelectorAll('.lane [data-figure=accept]')].map(e => +e.textContent)")
-        assert accept[0] > 1.5 > accept[1] == 1
+        assert accept[1] == 1
+        assert accept[0] > 1.5 or not settings["max_draft"]  # unpinned, the machine says whether drafts pay
         assert page.js("[...document.querySelectorAll('.pace-number')].every(e => +e.textContent > 0)")
         assert page.js("document.querySelectorAll('.lane:last-child .tokens .drafted').length") == 0
     page.click("#race-replay")
