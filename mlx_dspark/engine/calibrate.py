@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
@@ -35,6 +35,8 @@ Progress = Callable[[float], None]
 Say = Callable[[str], None]
 
 DEPTHS = (128, 2048, 8192)
+TOLD = 3
+"""Tokens a drafter is told of before it drafts: a round's few."""
 FEWEST, MOST = 4, 40
 """Repeats of a measurement, after one that warms up."""
 FIRST_SHARE, DEEP_SHARE = 0.3, 0.1
@@ -218,37 +220,43 @@ def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat:
 
 
 def _drafts(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
-    """Seconds of 0..max_draft drafts, and of reading them: what a block and its verify take one after the other, less
-    what they take in one go."""
-    drafter, session = bench.pair.drafter, growing.session
-    most, snapshot = min(drafter.max_draft, 64), session.state.snapshot()
+    """Seconds of 0..max_draft drafts by a drafter that is told of the latest tokens first, and of reading them: what a
+    block and its verify take one after the other, less what they take in one go."""
+    target, drafter, session = bench.pair.target, bench.pair.drafter, growing.session
+    most, snapshot, at = min(drafter.max_draft, 64), session.state.snapshot(), session.position
+    if not most:
+        return (0.0,), 0.0
+    ids = list(islice(cycle(bench.ids), at, at + TOLD + 1))
+    taps = target.verify(session.state, [mx.array(ids[:-1], mx.int32)], drafter.taps).taps
 
-    def draft(count: int) -> DraftBlock:
-        request = DraftRequest(
-            session.draft_state, session.anchor, session.position, count, session.sampler.pick, greedy=True
-        )
+    def prepared() -> Any:
+        """A drafter's state to go on from, the target's restored."""
+        session.state.restore(snapshot)
+        mx.eval(session.state.arrays(), list(taps.values()))
+        return drafter.copy_state(session.draft_state)
+
+    def draft(state: Any, count: int) -> DraftBlock:
+        drafter.observe(state, ids[:-1], at, taps)
+        request = DraftRequest(state, ids[-1], at + TOLD, count, session.sampler.pick, greedy=True)
         return drafter.propose([request])[0]
 
     def alone(index: int, repeat: int) -> float:
-        began = bench.clock()
-        _read(draft(index + 1))
+        state, began = prepared(), bench.clock()
+        _read(draft(state, index + 1))
         return bench.clock() - began
 
     def both(index: int, repeat: int) -> float:
-        session.state.restore(snapshot)
-        mx.eval(session.state.arrays())
-        began = bench.clock()
-        block = draft(most)
+        state, began = prepared(), bench.clock()
+        block = draft(state, most)
         if index:
             _read(block)
-        ids = mx.concatenate([mx.array([session.anchor], mx.int32), block.tokens.astype(mx.int32)])
         mx.async_eval(block.tokens)  # type: ignore[no-untyped-call]
-        verified = bench.pair.target.verify(session.state, [ids], drafter.taps)
-        mx.eval(mx.argmax(verified.logits, axis=-1))
+        rows = mx.concatenate([mx.array(ids[-1:], mx.int32), block.tokens.astype(mx.int32)])
+        mx.eval(mx.argmax(target.verify(session.state, [rows], drafter.taps).logits, axis=-1))
         return bench.clock() - began
 
-    apart = bench.fastest(most, DEEP_SHARE, alone) if most else ()
-    in_one, in_two = bench.fastest(2, DEEP_SHARE, both, rising=False) if most else (0.0, 0.0)
+    apart = bench.fastest(most, DEEP_SHARE, alone)
+    in_one, in_two = bench.fastest(2, DEEP_SHARE, both, rising=False)
     session.state.restore(snapshot)
     read = max(0.0, in_two - in_one)
     return (0.0, *(max(1e-9, seconds - read) for seconds in apart)), read
