@@ -58,7 +58,7 @@ def build(service: Service) -> Starlette:
         Route("/health", _safe(alive), methods=["GET"]),
         Route("/metrics", _safe(numbers), methods=["GET"]),
         Route("/openapi.json", _safe(description), methods=["GET"]),
-        Route("/v1/models", _safe(models), methods=["GET"]),
+        *(Route(path, _safe(models), methods=["GET"]) for path in ("/v1/models", "/v1/models/")),
         Route("/v1/models/{name:path}", _safe(model), methods=["GET"]),
         Route("/v1/chat/completions", _generate(service, chat_completions.read), methods=["POST"]),
         Route("/v1/completions", _generate(service, completions.read), methods=["POST"]),

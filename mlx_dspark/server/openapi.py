@@ -124,6 +124,7 @@ def _chat(model: dict[str, Any]) -> dict[str, Any]:
         frequency_penalty={"type": "number", "minimum": -2, "maximum": 2},
         n={"type": "integer", "enum": [1]},
         logprobs={"type": "boolean"},
+        stream_rounds={"type": "boolean"},
         **NUMBERS,
     )
 
@@ -137,6 +138,7 @@ def _completion(model: dict[str, Any], vocab_size: int) -> dict[str, Any]:
         max_tokens=LIMIT,
         stop=STOPS,
         logprobs=logprobs,
+        stream_rounds={"type": "boolean"},
         **NUMBERS,
     )
 

@@ -104,7 +104,8 @@ def test_only_served_models_are_answered(serve, name: str) -> None:
         for good in ("mine", "automaton"):
             assert live.post(path, {**body, "model": good}).status_code == 200
     assert live.post("/v1/chat/completions", {**SHORT, "model": name}).json()["error"]["code"] == "model_not_found"
-    assert [m["id"] for m in live.http.get("/v1/models").json()["data"]] == ["automaton", "mine"]
+    for path in ("/v1/models", "/v1/models/"):
+        assert [m["id"] for m in live.http.get(path).json()["data"]] == ["automaton", "mine"]
     assert live.http.get("/v1/models/mine").json()["id"] == "mine"
     assert live.http.get("/v1/models/org/other").status_code == 404
     listed = live.http.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()

@@ -200,6 +200,7 @@ def test_what_claude_code_sends_is_accepted(live) -> None:
         ({"thinking": {}}, "thinking.type"), ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "budget_tokens"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"), ({"system": 3}, "system"),
         ({"stop_sequences": [""]}, "stop_sequences"), ({"temperature": 9}, "temperature"), ({"container": "x"}, "container"),
+        ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
     ],
 )  # fmt: skip
