@@ -7,6 +7,7 @@ this machine's (DNS rebinding).
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -33,6 +34,10 @@ HEADERS = (
 )
 
 
+LET_IN, PATIENCE = 64_000_000, 1.0
+"""Bytes and seconds of a body that nobody read which are let in before its answer goes out."""
+
+
 def is_loopback(host: str) -> bool:
     return host in LOOPBACK or host.startswith("127.")
 
@@ -51,23 +56,26 @@ class Gate:
             return
         headers = Headers(scope=scope)
         cors = self._cors(headers.get("origin"))
+        body = _Body(receive)
 
         async def marked(message: Message) -> None:
             """Every reply has an id to quote, and CORS headers where its origin is allowed."""
             if message["type"] == "http.response.start":
+                if "expect" not in headers:
+                    await body.let_in()
                 number = f"req_{secrets.token_hex(12)}"
                 MutableHeaders(scope=message).update({**cors, "x-request-id": number, "request-id": number})
             await send(message)
 
         refusal = self._refusal(scope, headers, bool(cors))
         if refusal is not None:
-            body = error_body(scope["path"], "anthropic-version" in headers, refusal)
-            response = Json(body, refusal.status, headers={**refusal.headers, "connection": "close"})
-            await response(scope, receive, marked)
+            error = error_body(scope["path"], "anthropic-version" in headers, refusal)
+            response = Json(error, refusal.status, headers={**refusal.headers, "connection": "close"})
+            await response(scope, body, marked)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await Json({}, 200)(scope, receive, marked)
+            await Json({}, 200)(scope, body, marked)
         else:
-            await self.app(scope, receive, marked)
+            await self.app(scope, body, marked)
 
     def _cors(self, origin: str | None) -> dict[str, str]:
         allowed = self._options.allow_origin
@@ -103,6 +111,31 @@ class Gate:
             code="invalid_api_key",
             headers={"www-authenticate": kind},
         )
+
+
+class _Body:
+    """A request's body on its way in, as ASGI's receive.
+
+    A client that is still sending when a refusal closes the connection would lose the refusal.
+    """
+
+    def __init__(self, receive: Receive):
+        self._receive, self._over = receive, False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._over = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def let_in(self) -> None:
+        """Read what is left and forget it, within limits."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._rest(), PATIENCE)
+
+    async def _rest(self) -> None:
+        size = 0
+        while not self._over and size < LET_IN:
+            size += len((await self()).get("body", b""))
 
 
 def _keys(headers: Mapping[str, str]) -> list[bytes]:
