@@ -45,4 +45,5 @@ class Margins:
         return [self.values]
 
     def read(self, count: int) -> list[float]:
-        return [max(0.0, float(v)) for v in self.values[:count].tolist()]  # type: ignore[union-attr, arg-type]
+        values: list[float] = self.values.tolist()  # type: ignore[assignment]
+        return [v if v > 0 else 0.0 for v in values[:count]]
