@@ -33,16 +33,15 @@ class Adversary:
     """The pair's drafter by name and habits; its drafts are wrong, always."""
 
     def __init__(self, inner: Any, plain: list[int]):
-        self.inner, self.plain = inner, plain
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        self.plain, self.name, self.sources = plain, inner.name, inner.sources
+        self.taps, self.max_draft, self.context = inner.taps, inner.max_draft, inner.context
+        self.new_state, self.copy_state, self.observe = inner.new_state, inner.copy_state, inner.observe
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         return [self._lie(r) for r in requests]
 
     def _lie(self, r: DraftRequest) -> DraftBlock:
-        return block_of([t + 1 for t in self.plain[r.position + 1 :][: r.count]], self.inner.name)
+        return block_of([t + 1 for t in self.plain[r.position + 1 : r.position + 1 + r.count]], self.name)
 
 
 def adversary(pair: Pair, count: int, trials: int) -> float:

@@ -100,8 +100,9 @@ class Source:
                 standing *= sigmoid(o + shifts[i])
                 gain += standing
                 price = share * extra[i + 1]
-                if gain - rate * price > best:
-                    best, kept, paid = gain - rate * price, gain, price
+                worth = gain - rate * price
+                if worth > best:
+                    best, kept, paid = worth, gain, price
                 gains[i + 1] += kept
                 costs[i + 1] += paid
                 whole[i + 1] += gain

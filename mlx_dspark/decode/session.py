@@ -168,11 +168,12 @@ class Session:
 
         The drafter is told of them when it next drafts: rounds without drafts cost it nothing.
         """
-        if not self.drafter.taps:
+        if not taps:
             return
         self._unseen.append((taps, begin, count))
         self._held += count
-        while self._held - self._unseen[0][2] >= self.drafter.context:
+        context = self.drafter.context
+        while self._held - self._unseen[0][2] >= context:
             self._held -= self._unseen.popleft()[2]
 
     def catch_up(self) -> None:
