@@ -168,11 +168,11 @@ class Session:
 
         The drafter is told of them when it next drafts: rounds without drafts cost it nothing.
         """
-        if not taps:
+        context = self.drafter.context
+        if not taps or not context:
             return
         self._unseen.append((taps, begin, count))
         self._held += count
-        context = self.drafter.context
         while self._held - self._unseen[0][2] >= context:
             self._held -= self._unseen.popleft()[2]
 
