@@ -74,6 +74,7 @@ class Simulation:
             room = min(MOST, left) if at else 0
             asked = policy.ask(Moment(room, 100 + at))
             assert 0 <= asked <= room
+            policy.learn()
             block = policy.trim(self.block(at, asked, random))
             kept, drafts = len(block), block.ids()
             truth = [self.token(at + i) for i in range(kept + 1)]

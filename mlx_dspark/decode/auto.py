@@ -9,6 +9,9 @@ compared with what is decoded later, so a probe costs the drafter's time alone.
 Losses are rationed: a purse of plain steps pays for every round that brings less than it costs, and gets a small
 share of the time; what it cannot pay for, the drafts all failing, is not tried. So drafting costs at most
 START + SHARE of the time, whatever the drafter does. Nothing here sees a token before it is decided about.
+
+The account is settled as a round ends; what the round teaches is taken in while the next one's drafts are being made,
+so that thinking delays no token: early enough to decide how many are verified.
 """
 
 from __future__ import annotations
@@ -135,6 +138,23 @@ class Offer:
     whole: float = 0.0
 
 
+@dataclass
+class Turn:
+    """A round as the cap remembers it: `drafted` has whom it asked for how many, `blocks` what was read of that, and
+    `unread` is a block that was verified whole."""
+
+    now: Moment
+    prices: Prices
+    blocks: dict[str, tuple[DraftBlock, Echo]] = field(default_factory=dict)
+    drafted: list[tuple[str, int]] = field(default_factory=list)
+    unread: DraftBlock | None = None
+    outcome: Outcome | None = None
+
+    def spent(self) -> float:
+        """Plain steps that proposing took."""
+        return sum(self.prices.of(source, count) for source, count in self.drafted)
+
+
 class AutoCap:
     """One sequence's. `survivals` by source name, one at least; a name that is not among them counts as the first."""
 
@@ -142,38 +162,37 @@ class AutoCap:
         self._pace = pace
         self._sources = {name: Source(survival) for name, survival in survivals.items()}
         self._purse, self._idle = START, FIRST_PROBE
-        self._now = Moment(0, 0)
-        self._prices = pace.prices(0, 0)
+        self._turn = Turn(Moment(0, 0), pace.prices(0, 0))
+        self._past: Turn | None = None  # the last round, not learnt from yet
         self._plan = self._standing = Plan("first token")
-        self._basis: tuple[Prices, int] = self._prices, 0  # what the standing plan was made for
+        self._basis = self._turn  # what the standing plan was made for
         self._news = 0  # rounds with evidence since it was made
-        self._blocks: dict[str, tuple[DraftBlock, Echo]] = {}
-        self._drafted: list[tuple[str, int]] = []
-        self._unread: DraftBlock | None = None  # verified whole, to be read afterwards
-        self._kept, self._predicted = 0, 1.0
+        self._widest = 0  # most room so far
+        self._asked, self._reason, self._kept, self._predicted = 0, self._plan.reason, 0, 1.0
         self._open = False  # is a proposal not decided yet?
 
     @property
     def choice(self) -> Choice:
-        return Choice(self._plan.most, self._kept, self._predicted, self._plan.reason)
+        return Choice(self._asked, self._kept, self._predicted, self._reason)
 
     def ask(self, now: Moment) -> int:
         """Sets what each source will be asked for and returns the most of it."""
-        self._now, room = now, max(0, now.room)
-        self._blocks.clear()
-        self._drafted.clear()
-        self._unread, self._kept, self._predicted = None, 0, 1.0
-        self._prices = self._pace.prices(now.depth, room, now.sharing)
+        room = max(0, now.room)
+        self._widest = max(self._widest, room)
+        self._turn = Turn(now, self._pace.prices(now.depth, self._widest, now.sharing))
+        self._kept, self._predicted = 0, 1.0
         if not room:
-            self._plan = Plan("first token" if self._plan.reason == "first token" else "no room")
+            self._plan = Plan("first token" if self._reason == "first token" else "no room")
         elif self._pace.wants_plain:
             self._plan = Plan("reference")
         else:
+            if not self._standing.dear or self._might_grow(room):
+                self.learn()
             if self._outdated(room):
-                self._standing = self._planned(room)
-                self._basis, self._news = (self._prices, room), 0
+                self._make_plan(room)
             self._plan = self._standing if self._standing.dear else self._probing(room)
-        return self._plan.most
+        self._asked, self._reason = self._plan.most, self._plan.reason
+        return self._asked
 
     def wanted(self, source: str, best: DraftBlock) -> int:
         """As a Judge: a dearer drafter is asked only if it promises more than the block that is there."""
@@ -190,61 +209,89 @@ class AutoCap:
         if not len(block):
             return block
         if self._stays_whole(block):
-            self._unread, self._kept, self._predicted = block, len(block), 1 + self._plan.whole[block.source]
-            return block
-        source, echo = self._source(block.source), self._read(block)
-        afford = self._purse - self._spent()
+            self._turn.unread, self._turn.drafted = block, [(block.source, len(block))]
+            self._kept, self._predicted = self._part(block), 1 + self._plan.whole[block.source]
+            return block.cut(self._kept)
+        source, echo = self._source(block.source), self._read(block, self._turn)
+        afford, extra = self._purse - self._turn.spent(), self._turn.prices.extra
         best, standing, gain, rate = 0.0, 1.0, 0.0, self._plan.rate
         for i, chance in enumerate(source.survival.chances(echo.odds)):
             standing *= chance
             gain += standing
-            price = self._prices.extra[i + 1]
+            price = extra[i + 1]
             if gain - rate * price > best and price <= afford:
                 best, self._kept, self._predicted = gain - rate * price, i + 1, 1 + gain
         return block.cut(self._kept)
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn from what the tokens say of every open proposal; settle the round's account."""
-        if self._unread is not None:
-            self._read(self._unread)
-        if not self._drafted and not self._open:
+        """Settle the round's account, and keep it to learn from."""
+        self.learn()
+        turn, kept = self._turn, outcome.kept
+        turn.outcome = outcome
+        if not turn.drafted and not self._open:
             self._purse, self._idle = min(MOST, self._purse + SHARE), self._idle + 1
             if self._idle % SAMPLE < 1 or not self._pace.trusted:
-                self._time(0, outcome)
+                self._time(turn, outcome)
             return
-        for name, (_, echo) in self._blocks.items():
+        self._past, self._open = turn, True
+        spent = turn.spent()
+        added = spent + turn.prices.extra[kept]
+        self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
+        self._idle = self._idle + 1 if spent <= FREE else 0.0
+
+    def learn(self) -> None:
+        """Take in what the last round's tokens say of every open proposal, and plan anew if that is due."""
+        turn, self._past = self._past, None
+        if turn is None or turn.outcome is None:
+            return
+        if turn.unread is not None:
+            self._read(turn.unread, turn)
+        for name, (_, echo) in turn.blocks.items():
             self._source(name).echo = echo
         for source in self._sources.values():
             if source.echo:
-                source.survival.learn(source.echo.hear(outcome.tokens))
+                source.survival.learn(source.echo.hear(turn.outcome.tokens))
                 self._news += 1
                 if source.echo.over:
                     source.echo = None
         self._open = any(source.echo for source in self._sources.values())
-        spent, kept = self._spent(), outcome.kept
-        added = spent + self._prices.extra[kept]
-        self._purse = min(MOST, self._purse + SHARE * (1 + added) + len(outcome.tokens) - 1 - added)
-        self._idle = self._idle + 1 if spent <= FREE else 0.0
-        self._time(kept, outcome)
+        self._time(turn, turn.outcome)
+        if self._news >= (REPLAN if self._standing.rate > 1 else 1) and self._turn.now.room > 0:
+            before, plan = self._standing, self._make_plan(self._turn.now.room)
+            self._plan = plan if self._plan is before else self._plan
 
     def _stays_whole(self, block: DraftBlock) -> bool:
         """Is it planned to be verified unread, nothing was read to choose it, and the purse can pay for all of it?"""
-        price = self._prices.of(block.source, len(block)) + self._prices.extra[len(block)]
-        return block.source in self._plan.whole and not self._blocks and price <= WHOLE * self._purse
+        prices = self._turn.prices
+        price = prices.of(block.source, len(block)) + prices.extra[self._part(block)]
+        return block.source in self._plan.whole and not self._turn.blocks and price <= WHOLE * self._purse
 
-    def _time(self, kept: int, outcome: Outcome) -> None:
+    def _part(self, block: DraftBlock) -> int:
+        """How much of it the plan wants: it may have learnt something since it asked."""
+        return min(len(block), self._plan.asked.get(block.source, 0))
+
+    def _time(self, turn: Turn, outcome: Outcome) -> None:
         """Tell the pace what the round took, if it was this sequence's alone and of one kind."""
-        dear = [d for d in self._drafted if self._prices.of(*d) > FREE] or NOBODY
-        if self._now.sharing == 1 and self._now.room and len(dear) == 1:
-            self._pace.observe(
-                self._now.depth, dear[0], kept, outcome.seconds, read=dear[0][1] > 0 and self._unread is None
-            )
+        now, dear = turn.now, [d for d in turn.drafted if turn.prices.of(*d) > FREE] or NOBODY
+        if now.sharing == 1 and now.room and len(dear) == 1:
+            read = dear[0][1] > 0 and turn.unread is None
+            self._pace.observe(now.depth, dear[0], outcome.kept, outcome.seconds, read=read)
 
     def _outdated(self, room: int) -> bool:
-        """Has the ground of the standing plan changed? One that drafts stands for some rounds of evidence."""
-        if self._basis[0] is not self._prices or self._basis[1] != room or self._standing.reason == "saving":
-            return True
-        return self._news >= (REPLAN if self._standing.rate > 1 else 1)
+        """Has the ground of the standing plan changed?"""
+        old, plan = self._basis, self._standing
+        grew, shrank = room > old.now.room, room < plan.most
+        return grew or shrank or old.prices is not self._turn.prices or plan.reason == "saving"
+
+    def _might_grow(self, room: int) -> bool:
+        """May more drafts be wanted than planned, for all that were verified stood?"""
+        past = self._past.outcome if self._past else None
+        return past is not None and self._standing.most < room and len(past.tokens) > past.kept
+
+    def _make_plan(self, room: int) -> Plan:
+        self._standing = self._planned(room)
+        self._basis, self._news = self._turn, 0
+        return self._standing
 
     def _planned(self, room: int) -> Plan:
         """Each source's best number of drafts by its outlook."""
@@ -263,7 +310,7 @@ class AutoCap:
 
     def _offer(self, name: str, room: int) -> Offer:
         """The best one of a source: how many drafts, read or whole."""
-        prices, before, best, reason = self._prices, self._standing.rate, Offer(), "parked"
+        prices, before, best, reason = self._turn.prices, self._standing.rate, Offer(), "parked"
         gains, costs, whole = self._sources[name].outlook(prices, room, before)
         free, most = self._free(name, room), MARGIN
         for n in range(1, room + 1):
@@ -283,43 +330,41 @@ class AutoCap:
         return best if best.count else Offer(reason)
 
     def _free(self, name: str, drafts: int) -> bool:
-        return self._prices.of(name, drafts) <= FREE
+        return self._turn.prices.of(name, drafts) <= FREE
 
     def _probing(self, room: int) -> Plan:
         """The standing plan, and one source that it leaves alone if the idle time's share pays for a probe."""
         plan, count = self._standing, min(PROBE, room)
         allowed = min((POOR + RICH * self._purse / MOST) * self._idle, self._purse)
         for name in self._sources:
-            if self._prices.of(name, count) <= allowed and not plan.asked.get(name):
+            if self._turn.prices.of(name, count) <= allowed and not plan.asked.get(name):
                 asked, promise = {**plan.asked, name: count}, {**plan.promise, name: float("inf")}
                 return Plan("probe", asked, promise, {}, plan.rate, True, max(asked.values()))
         return plan
 
-    def _read(self, block: DraftBlock) -> Echo:
+    def _read(self, block: DraftBlock, turn: Turn) -> Echo:
         """The block on the host, with odds; waits for it, once."""
-        if block.source not in self._blocks or self._blocks[block.source][0] is not block:
+        if block.source not in turn.blocks or turn.blocks[block.source][0] is not block:
             source = self._source(block.source)
             ids = block.ids()
             margins: Sequence[float | None] = block.confidence.read(len(ids)) if block.confidence else [None] * len(ids)
             odds = source.survival.odds(margins)
             if block.confidence:
                 source.recent.append(odds)
-            self._blocks[block.source] = block, Echo(ids, odds)
-            self._drafted.append((block.source, len(ids)))
-        return self._blocks[block.source][1]
+            turn.blocks[block.source] = block, Echo(ids, odds)
+            if block is not turn.unread:
+                turn.drafted.append((block.source, len(ids)))
+        return turn.blocks[block.source][1]
 
     def _source(self, name: str) -> Source:
         return self._sources.get(name) or next(iter(self._sources.values()))
 
-    def _spent(self) -> float:
-        return sum(self._prices.of(source, count) for source, count in self._drafted)
-
     def _worth(self, block: DraftBlock) -> float:
         """Drafts expected to stand less what verifying them costs, at the best cut."""
         standing, gain, best = 1.0, 0.0, 0.0
-        echo = self._read(block)
+        echo, extra = self._read(block, self._turn), self._turn.prices.extra
         for i, chance in enumerate(self._source(block.source).survival.chances(echo.odds)):
             standing *= chance
             gain += standing
-            best = max(best, gain - self._plan.rate * self._prices.extra[i + 1])
+            best = max(best, gain - self._plan.rate * extra[i + 1])
         return best

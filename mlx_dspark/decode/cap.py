@@ -47,11 +47,14 @@ class CapPolicy(Judge, Protocol):
     def ask(self, now: Moment) -> int:
         """Most drafts to propose, 0..room."""
 
+    def learn(self) -> None:
+        """Think of earlier rounds: the drafts are on their way, so time is free."""
+
     def trim(self, block: DraftBlock) -> DraftBlock:
         """The part of the block that is worth verifying."""
 
     def observe(self, outcome: Outcome) -> None:
-        """What came of it."""
+        """What came of it; the next round waits for this."""
 
     @property
     def choice(self) -> Choice:
@@ -73,8 +76,11 @@ class FixedCap(FirstFound):
         self._kept = len(block)
         return block
 
+    def learn(self) -> None:
+        """There is nothing to learn."""
+
     def observe(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Changes nothing."""
 
     @property
     def choice(self) -> Choice:

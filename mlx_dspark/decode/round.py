@@ -76,8 +76,11 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     """Advance every session by one round, in one target forward. Each must be prefilled and unfinished."""
     watch = clock()
     depths = [s.position for s in sessions]
-    blocks = [s.cap.trim(b) for s, b in zip(sessions, _propose(sessions), strict=True)]
-    mx.async_eval([b.tokens for b in blocks if len(b)])  # type: ignore[no-untyped-call]
+    proposed = _propose(sessions)
+    mx.async_eval([array for b in proposed if len(b) for array in b.arrays()])  # type: ignore[no-untyped-call]
+    for s in sessions:
+        s.cap.learn()
+    blocks = [s.cap.trim(b) for s, b in zip(sessions, proposed, strict=True)]
     watch.lap("draft", [b.tokens for b in blocks])
 
     state = State([s.row for s in sessions])
@@ -111,6 +114,8 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     watch.lap("observe", [])
     for s, b, (_, c) in zip(sessions, blocks, committed, strict=True):
         s.cap.observe(Outcome(len(b), c.tokens, watch.seconds()))
+        if s.finish:
+            s.cap.learn()
     watch.lap("policy", [])
     times = watch.laps()
     return [
