@@ -11,25 +11,27 @@ share of the time; what it cannot pay for, the drafts all failing, is not tried.
 START + SHARE of the time, whatever the drafter does. Nothing here sees a token before it is decided about.
 
 The account is settled as a round ends; what the round teaches is taken in while the next one's drafts are being made,
-so that thinking delays no token: early enough to decide how many are verified.
+so that thinking delays no token: early enough to decide how many are verified. Parked rounds are not thought about.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 from mlx_dspark.decode.cap import Choice, Moment, Outcome
 from mlx_dspark.decode.pace import Pace, Prices
-from mlx_dspark.decode.survival import Survival, sigmoid
+from mlx_dspark.decode.survival import Survival
 from mlx_dspark.models.drafter import DraftBlock
 
-SHARE = 0.01
+SHARE = 0.006
 """Share of the time that may be lost to drafts that fail, probes included."""
-START, MOST = 5.0, 8.0
+START, MOST = 8.0, 10.0
 """Plain steps in the purse at first, and at most."""
-POOR, RICH = 0.007, 0.04
+POOR, RICH = 0.006, 0.04
 """Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
 RECENT = 4
 """Blocks whose worth stands for the next one's, beside one of the usual kind."""
@@ -39,13 +41,14 @@ PROBE, FIRST_PROBE = 4, 40.0
 """Drafts of a probe; plain steps that count as gone by before the first round."""
 WHOLE = 0.5
 """Share of the purse that a block verified unread may cost."""
-SAMPLE = 8
-"""Of plain rounds in a row, every so many is timed."""
+QUIET = 128
+"""Most parked rounds in a row that go by without a thought, none of them timed."""
+PARKED = Choice(0, 0, 1.0, "parked")
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
-MARGIN, LONGER = 1.01, 0.98
-"""Drafting must promise this much more than plain decoding; a longer block, which teaches more, may promise this much
-of the best one if it can be cut, or where prices are a guess."""
+MARGIN, LONGER, WHOLLY = 1.01, 0.98, 0.99
+"""Drafting must promise this much more than plain decoding; a longer block, which teaches more, may promise LONGER of
+the best one if it can be cut or prices are a guess, and WHOLLY of it if it is verified unread."""
 
 
 NOBODY = [("", 0)]
@@ -99,16 +102,16 @@ class Source:
         share = 1 / len(blocks)
         for odds in blocks:
             standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
-            for i, o in enumerate([*odds, *self.blank[len(odds) :]][:count]):
-                standing *= sigmoid(o + shifts[i])
+            for i, o in enumerate([*odds, *self.blank[len(odds) :]][:count], 1):
+                standing /= 1 + exp(-o - shifts[i - 1])
                 gain += standing
-                price = share * extra[i + 1]
+                price = share * extra[i]
                 worth = gain - rate * price
                 if worth > best:
                     best, kept, paid = worth, gain, price
-                gains[i + 1] += kept
-                costs[i + 1] += paid
-                whole[i + 1] += gain
+                gains[i] += kept
+                costs[i] += paid
+                whole[i] += gain
         return gains, costs, whole
 
 
@@ -170,14 +173,21 @@ class AutoCap:
         self._widest = 0  # most room so far
         self._asked, self._reason, self._kept, self._predicted = 0, self._plan.reason, 0, 1.0
         self._open = False  # is a proposal not decided yet?
+        self._quiet = 0  # parked rounds to go by
 
     @property
     def choice(self) -> Choice:
-        return Choice(self._asked, self._kept, self._predicted, self._reason)
+        return PARKED if self._quiet else Choice(self._asked, self._kept, self._predicted, self._reason)
+
+    @property
+    def resting(self) -> int:
+        return self._quiet
 
     def ask(self, now: Moment) -> int:
         """Sets what each source will be asked for and returns the most of it."""
-        room = max(0, now.room)
+        if self._quiet and now.room > 0 and now.sharing == self._turn.now.sharing:
+            return 0
+        self._quiet, room = 0, max(0, now.room)
         self._widest = max(self._widest, room)
         self._turn = Turn(now, self._pace.prices(now.depth, self._widest, now.sharing))
         self._kept, self._predicted = 0, 1.0
@@ -225,13 +235,16 @@ class AutoCap:
 
     def observe(self, outcome: Outcome) -> None:
         """Settle the round's account, and keep it to learn from."""
+        if self._quiet:
+            self._quiet, self._idle, self._purse = self._quiet - 1, self._idle + 1, min(MOST, self._purse + SHARE)
+            return
         self.learn()
         turn, kept = self._turn, outcome.kept
         turn.outcome = outcome
         if not turn.drafted and not self._open:
             self._purse, self._idle = min(MOST, self._purse + SHARE), self._idle + 1
-            if self._idle % SAMPLE < 1 or not self._pace.trusted:
-                self._time(turn, outcome)
+            self._time(turn, outcome)
+            self._quiet = self._quiet_for(turn.now.room)
             return
         self._past, self._open = turn, True
         spent = turn.spent()
@@ -310,23 +323,25 @@ class AutoCap:
 
     def _offer(self, name: str, room: int) -> Offer:
         """The best one of a source: how many drafts, read or whole."""
-        prices, before, best, reason = self._turn.prices, self._standing.rate, Offer(), "parked"
-        gains, costs, whole = self._sources[name].outlook(prices, room, before)
-        free, most = self._free(name, room), MARGIN
+        prices, before, source = self._turn.prices, self._standing.rate, self._sources[name]
+        gains, costs, whole = source.outlook(prices, room, before)
+        free, extra = self._free(name, room), prices.extra
+        longer = LONGER if source.recent or not self._pace.trusted else 1.0
+        best, reason, most = Offer(), "parked", MARGIN
         for n in range(1, room + 1):
             price = prices.of(name, n)
-            ways = ((gains[n], costs[n] + price + (0.0 if free else prices.read), 0.0),
-                    (whole[n], prices.extra[n] + price, whole[n]))  # fmt: skip
-            for gain, cost, unread in ways[: 1 if free else 2]:
-                rate = (1 + gain) / (1 + cost)
-                longer = 1.0 if (unread or not self._sources[name].recent) and self._pace.trusted else LONGER
-                if rate <= (longer * most if best.count else most):
-                    continue
-                if not free and price + prices.extra[1] > self._purse:
-                    reason = "saving"
-                    continue
-                most = max(most, rate)
-                best = Offer("pays", n, most, gain - before * cost, unread)
+            cut, all_of_it = costs[n] + price + (0.0 if free else prices.read), extra[n] + price
+            rate, unread = (1 + gains[n]) / (1 + cut), (1 + whole[n]) / (1 + all_of_it)
+            read = free or rate >= unread
+            rate = rate if read else unread
+            if rate <= most * ((longer if read else WHOLLY) if best.count else 1.0):
+                continue
+            if not free and price + extra[1] > self._purse:
+                reason = "saving"
+                continue
+            most = max(most, rate)
+            gain, cost = (gains[n], cut) if read else (whole[n], all_of_it)
+            best = Offer("pays", n, most, gain - before * cost, 0.0 if read else gain)
         return best if best.count else Offer(reason)
 
     def _free(self, name: str, drafts: int) -> bool:
@@ -334,13 +349,25 @@ class AutoCap:
 
     def _probing(self, room: int) -> Plan:
         """The standing plan, and one source that it leaves alone if the idle time's share pays for a probe."""
-        plan, count = self._standing, min(PROBE, room)
-        allowed = min((POOR + RICH * self._purse / MOST) * self._idle, self._purse)
+        plan, count, allowed = self._standing, min(PROBE, room), self._allowed(0)
         for name in self._sources:
             if self._turn.prices.of(name, count) <= allowed and not plan.asked.get(name):
                 asked, promise = {**plan.asked, name: count}, {**plan.promise, name: float("inf")}
                 return Plan("probe", asked, promise, {}, plan.rate, True, max(asked.values()))
         return plan
+
+    def _allowed(self, later: int) -> float:
+        """What a probe may cost, so many plain rounds from now."""
+        purse, idle = min(MOST, self._purse + later * SHARE), self._idle + later
+        return min((POOR + RICH * purse / MOST) * idle, purse)
+
+    def _quiet_for(self, room: int) -> int:
+        """Parked rounds to come that need no thought: no probe will be due."""
+        plan, count = self._plan, min(PROBE, room)
+        if plan.reason != "parked" or plan.most or not self._pace.trusted:
+            return 0
+        cheapest = min(self._turn.prices.of(name, count) for name in self._sources)
+        return bisect_left(range(QUIET), cheapest, key=self._allowed)
 
     def _read(self, block: DraftBlock, turn: Turn) -> Echo:
         """The block on the host, with odds; waits for it, once."""

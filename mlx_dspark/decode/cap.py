@@ -57,12 +57,18 @@ class CapPolicy(Judge, Protocol):
         """What came of it; the next round waits for this."""
 
     @property
+    def resting(self) -> int:
+        """Rounds, this one included, that are sure to ask for nothing."""
+
+    @property
     def choice(self) -> Choice:
         """The latest decision."""
 
 
 class FixedCap(FirstFound):
     """Always the same number, room permitting; every draft is verified."""
+
+    resting = 0
 
     def __init__(self, drafts: int):
         super().__init__(drafts)

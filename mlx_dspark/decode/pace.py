@@ -17,6 +17,9 @@ REFERENCE = 32
 """Drafted rounds after which an untrusted table wants a plain one to compare with."""
 NARROW, WIDE = (0.7, 2.0), (0.05, 20.0)
 """How far measured rounds may move the price of drafting: of a table measured here, and of a guess."""
+KNOWN, GUESSED = (0.99, 0.5), (0.95, 0.01)
+"""What a measured round still weighs after the next one, and the weight, in rounds that draft for a plain step's time,
+of the belief that a table's proportions are right: of one measured here, and of a guess."""
 
 GUESS = CostTable(
     {0: tuple(1 + 0.4 * rows for rows in range(8))}, (0.0, *(0.5 + 0.05 * n for n in range(1, 9))), 0.001, 0.05
@@ -39,13 +42,37 @@ class Prices:
         return self.lookup if source == "lookup" and drafts else self.draft[min(drafts, len(self.draft) - 1)]
 
 
+class Fit:
+    """Rounds' times as speed * (1 + strain * added), where `added` is what drafting costs by the table: least squares
+    that forget, with a ridge that holds the strain at 1. So a machine that is slow as a whole is not taken for one
+    where drafting is dear, as long as nothing shows it."""
+
+    def __init__(self, lasting: float, firm: float):
+        self._lasting, self._firm = lasting, firm
+        self._aa = self._ab = self._bb = self._ay = self._by = 0.0
+        self.speed: float | None = None
+        self.strain = 1.0
+
+    def learn(self, added: float, measured: float) -> None:
+        """One round; a time counts as at most twice or half of what was expected."""
+        if self.speed is not None:
+            expected = self.speed * (1 + self.strain * added)
+            measured = max(expected / 2, min(expected * 2, measured))
+        a, b, keep = 1 + added, added, self._lasting
+        self._aa, self._ab, self._bb = keep * self._aa + a * a, keep * self._ab + a * b, keep * self._bb + b * b
+        self._ay, self._by = keep * self._ay + a * measured, keep * self._by + b * measured
+        bb = self._bb + self._firm
+        det = self._aa * bb - self._ab * self._ab
+        speed = self.speed = (bb * self._ay - self._ab * self._by) / det
+        self.strain = 1 + (self._aa * self._by - self._ab * self._ay) / (det * speed)
+
+
 class Pace:
     """`trusted`: the table was measured on this machine, so that single rounds move it little."""
 
     def __init__(self, table: CostTable, *, trusted: bool = True):
         self.table, self.trusted = table, trusted
-        self._speed: float | None = None  # measured plain seconds over the table's
-        self._strain = 1.0  # the same for what drafting adds, beyond that
+        self._fit = Fit(*(KNOWN if trusted else GUESSED))
         self._since_plain = REFERENCE
         self._known: dict[tuple[int, int, int], tuple[float, Prices]] = {}
         self._scaled: dict[tuple[int, int, int], Prices] = {}
@@ -72,22 +99,14 @@ class Pace:
         """A round of one sequence: who drafted how many, how many were verified, were they read before that."""
         plain, known = self._base(depth, max(kept, drafted[1]), 1)
         measured, added = seconds / plain, known.of(*drafted) + known.extra[kept] + read * known.read
-        if added <= 0.02:
-            self._since_plain = 0
-            self._speed = measured if self._speed is None else _towards(self._speed, measured, 0.1)
+        self._since_plain = 0 if added <= 0.02 else self._since_plain + 1
+        if self._fit.speed is None and added > 0.02 and not self.trusted:
             return
-        self._since_plain += 1
-        if self._speed is None:
-            if not self.trusted:
-                return
-            self._speed = measured / (1 + self._strain * added)
+        self._fit.learn(added, measured)
         low, high = NARROW if self.trusted else WIDE
-        strain = max(low, min(high, (measured / self._speed - 1) / added))
-        self._strain = max(low, min(high, _towards(self._strain, strain, 0.02 if self.trusted else 0.2)))
-        if self.trusted:
-            self._speed = _towards(self._speed, measured / (1 + self._strain * added), 0.05)
-        if abs(self._strain - self._scale) > 0.01 * self._scale:
-            self._scale = self._strain
+        strain = max(low, min(high, self._fit.strain))
+        if abs(strain - self._scale) > 0.01 * self._scale:
+            self._scale = strain
             self._scaled.clear()
 
     def _base(self, depth: int, drafts: int, sharing: int) -> tuple[float, Prices]:
@@ -107,8 +126,3 @@ class Pace:
             draft = [t.draft_time(n) / plain for n in range(drafts + 1)]
             found = self._known[key] = plain, Prices(extra, draft, t.lookup / plain, t.read / plain)
         return found
-
-
-def _towards(old: float, new: float, share: float) -> float:
-    """A step towards `new`, which counts as at most twice or half of `old`."""
-    return old + share * (max(old / 2, min(old * 2, new)) - old)

@@ -84,7 +84,7 @@ def run_round(target: Target, sessions: Sequence[Session], clock: type[LazyClock
     watch.lap("draft", [b.tokens for b in blocks])
 
     state = State([s.row for s in sessions])
-    layers = sorted({layer for s in sessions for layer in s.drafter.taps})
+    layers = sorted({layer for s in sessions for layer in s.taps})
     ids = [_with_anchor(s.anchor, b) for s, b in zip(sessions, blocks, strict=True)]
     verified = target.verify(state, ids, layers)
     watch.lap("verify", [verified.logits, *verified.taps.values(), *state.arrays()])

@@ -20,6 +20,10 @@ from mlx_dspark.models.state import Row, Snapshot, State
 from mlx_dspark.models.target import Target
 
 PREFILL_CHUNK = 256
+SLACK = 64
+"""Rows kept beyond a drafter's context, so that they are dropped many at a time."""
+FRESH = 32
+"""Rows a drafter has seen at least when it is asked again after it has rested."""
 Rows = tuple[Mapping[int, mx.array], int, int]
 """Taps of a whole round, and which rows of them are one sequence's: the first, and how many."""
 
@@ -108,6 +112,11 @@ class Session:
         """The anchor's absolute position, which is also how many tokens the State has consumed."""
         return len(self.ids) - 1
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers to tap in this round, after `draft_request`: none while the drafter rests for long."""
+        return self.drafter.taps if self.cap.resting <= FRESH else ()
+
     def draft_request(self, sharing: int = 1) -> DraftRequest:
         """The next round's, one of `sharing` in it; its drafter is up to date if it is asked for anything.
 
@@ -169,12 +178,15 @@ class Session:
         The drafter is told of them when it next drafts: rounds without drafts cost it nothing.
         """
         context = self.drafter.context
-        if not taps or not context:
+        if not context or not self.taps:
+            self._unseen.clear()
+            self._held = 0
             return
         self._unseen.append((taps, begin, count))
         self._held += count
-        while self._held - self._unseen[0][2] >= context:
-            self._held -= self._unseen.popleft()[2]
+        if self._held >= context + SLACK:
+            while self._held - self._unseen[0][2] >= context:
+                self._held -= self._unseen.popleft()[2]
 
     def catch_up(self) -> None:
         """Tell the drafter of all tokens the target has consumed."""

@@ -180,6 +180,20 @@ def test_a_block_that_need_not_be_cut_is_read_only_after_the_verify() -> None:
     assert unread(FLAT, 0.95) < unread(waiting, 0.95)
 
 
+def test_a_parked_sequence_rests_until_the_next_probe() -> None:
+    """What it says of the rounds to come is kept; the last ones before a probe let the drafter listen."""
+    policy, promised, longest = auto(table(lambda rows: 1 + 0.8 * (rows - 1), draft=0.7)), 0, 0
+    for at in range(600):
+        asked = policy.ask(Moment(7 if at else 0, 100 + at))
+        assert not (asked and promised), at
+        promised = max(policy.resting, promised) - 1 if policy.resting or promised else 0
+        longest = max(longest, policy.resting)
+        kept = len(policy.trim(block_of([5] * asked, "dspark")))
+        policy.learn()
+        policy.observe(Outcome(kept, [6], 0.01))
+    assert longest > 32
+
+
 def test_reasons_are_given() -> None:
     policy = auto(LINEAR, PRIORS["hopeful"])
     assert policy.ask(Moment(0, 10)) == 0

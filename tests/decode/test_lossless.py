@@ -13,7 +13,7 @@ from mlx_dspark.decode.cap import CapPolicy, FixedCap, Moment
 from mlx_dspark.decode.pace import GUESS, Pace
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.decode.round import run_round
-from mlx_dspark.decode.session import Session
+from mlx_dspark.decode.session import FRESH, Session
 from mlx_dspark.decode.survival import Experience, Prior, Survival
 from mlx_dspark.engine.settings import GenerateOptions
 from mlx_dspark.models.drafter import Contest, DraftBlock, Drafter, NoDrafter
@@ -154,6 +154,42 @@ def test_a_drafter_is_told_of_every_token_once_whenever_it_drafts(pair_of) -> No
         blocks.append([block.ids() for block in pair.drafter.propose([request])])
         assert session.draft_state.position == session.position  # type: ignore[attr-defined]
     assert blocks[0] == blocks[1]
+
+
+class Rester(FixedCap):
+    """Asks for drafts every 50 rounds and says so beforehand."""
+
+    resting = 0
+
+    def ask(self, now: Moment) -> int:
+        self.resting = (self.resting or 50) - 1
+        return 0 if self.resting else min(4, now.room)
+
+
+def test_a_drafter_that_rests_hears_the_last_rows_alone(pair_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is sure to rest for long nothing is tapped; it is up to date when it is asked, and no token changes."""
+    pair, told, tapped, verify = pair_of("fp32"), [], [], pair_of("fp32").target.verify
+    expected = plain(pair, PROMPTS[0], SAMPLINGS["greedy"], 150)
+    session = start(pair, PROMPTS[0], pair.drafter, 7, SAMPLINGS["greedy"], 150)
+    observe = type(pair.drafter).observe
+
+    def hear(self, state, tokens, position, taps) -> None:  # type: ignore[no-untyped-def]
+        told.append((len(tokens), {int(rows.shape[0]) for rows in taps.values()}))
+        observe(self, state, tokens, position, taps)
+        assert state.position == session.position
+
+    def spy(state, blocks, taps):  # type: ignore[no-untyped-def]
+        tapped.append(bool(taps))
+        return verify(state, blocks, taps)
+
+    monkeypatch.setattr(type(pair.drafter), "observe", hear)
+    monkeypatch.setattr(pair.target, "verify", spy)
+    session.cap, session.stops.eos_ids = Rester(4), frozenset()
+    assert run(pair, [session])[0][: len(expected)] == expected
+    assert [rows for _, rows in told] == [{FRESH}] * len(told)
+    assert told
+    assert not all(tapped)
+    assert any(tapped)
 
 
 def test_an_oracle_is_accepted_in_full_and_a_liar_never(pair_of) -> None:

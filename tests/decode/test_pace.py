@@ -69,3 +69,12 @@ def test_one_slow_round_changes_little() -> None:
     before = pace.prices(128, 7).extra[3]
     pace.observe(128, ("dspark", 3), 3, 5.0)
     assert pace.prices(128, 7).extra[3] == pytest.approx(before, rel=0.05)
+
+
+def test_a_machine_that_slows_down_while_it_drafts_does_not_make_drafting_dear() -> None:
+    """Without a plain round to compare with, both would explain the times; the table's proportions decide."""
+    pace = Pace(LINEAR)
+    drafted = LINEAR.draft_time(3) + LINEAR.verify_time(4, 128)
+    for i in range(2000):
+        pace.observe(128, ("dspark", 3), 3, (1.0 + 0.3 * (i > 200) + 0.05 * (-1) ** i) * drafted)
+    assert pace.prices(128, 7).extra[3] == pytest.approx(0.6, rel=0.03)
