@@ -20,11 +20,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp
 
 from mlx_dspark.decode.cap import Choice, Moment, Outcome
 from mlx_dspark.decode.pace import Pace, Prices
-from mlx_dspark.decode.survival import Survival
+from mlx_dspark.decode.survival import Survival, sigmoid
 from mlx_dspark.models.drafter import DraftBlock
 
 SHARE = 0.006
@@ -43,7 +42,6 @@ WHOLE = 0.5
 """Share of the purse that a block verified unread may cost."""
 QUIET = 128
 """Most parked rounds in a row that go by without a thought, none of them timed."""
-PARKED = Choice(0, 0, 1.0, "parked")
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
 MARGIN, LONGER, WHOLLY = 1.01, 0.98, 0.99
@@ -103,7 +101,7 @@ class Source:
         for odds in blocks:
             standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
             for i, o in enumerate([*odds, *self.blank[len(odds) :]][:count], 1):
-                standing /= 1 + exp(-o - shifts[i - 1])
+                standing *= sigmoid(o + shifts[i - 1])
                 gain += standing
                 price = share * extra[i]
                 worth = gain - rate * price
@@ -177,7 +175,7 @@ class AutoCap:
 
     @property
     def choice(self) -> Choice:
-        return PARKED if self._quiet else Choice(self._asked, self._kept, self._predicted, self._reason)
+        return Choice(self._asked, self._kept, self._predicted, self._reason)
 
     @property
     def resting(self) -> int:

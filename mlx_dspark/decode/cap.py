@@ -42,7 +42,8 @@ class Choice:
 
 
 class CapPolicy(Judge, Protocol):
-    """Called in this order each round; as a Judge in between, where drafters compete."""
+    """Called in this order each round; as a Judge in between, where drafters compete. `learn` comes once more at the
+    sequence's end."""
 
     def ask(self, now: Moment) -> int:
         """Most drafts to propose, 0..room."""

@@ -1,4 +1,5 @@
-"""THE loop body, over B sequences: cap -> propose -> trim -> verify -> pick -> accept -> commit -> rollback -> observe.
+"""THE loop body, over B sequences: cap -> propose -> learn -> trim -> verify -> pick -> accept -> commit -> rollback ->
+observe.
 
 A draft stands while it equals what the target picks, so every kind of decoding is this function. It waits for the
 device once; a cap policy that reads its block before the verify waits once more. Drafting begins while the verify is
