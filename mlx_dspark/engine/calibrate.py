@@ -12,11 +12,13 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, cycle, islice
+from statistics import median
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlx_dspark.decode.cap import FixedCap
 from mlx_dspark.decode.cost import WIDTHS, CostTable
 from mlx_dspark.decode.round import run_round
 from mlx_dspark.decode.session import Session
@@ -35,8 +37,8 @@ Progress = Callable[[float], None]
 Say = Callable[[str], None]
 
 DEPTHS = (128, 2048, 8192)
-TOLD = 3
-"""Tokens a drafter is told of before it drafts: a round's few."""
+SPAN = 96
+"""Tokens that measured rounds go on for before they begin again."""
 FEWEST, MOST = 4, 40
 """Repeats of a measurement, after one that warms up."""
 FIRST_SHARE, DEEP_SHARE = 0.3, 0.1
@@ -101,22 +103,21 @@ class Bench:
     def left(self) -> float:
         return self.deadline - self.clock()
 
-    def fastest(
-        self, count: int, share: float, measured: Callable[[int, int], float], rising: bool = True
-    ) -> tuple[float, ...]:
-        """The fastest seconds of `measured(index, repeat)` for 0..count - 1, at least a nanosecond.
+    def times(self, count: int, share: float, measured: Callable[[int, int], float]) -> list[list[float]]:
+        """Seconds of `measured(index, repeat)` for 0..count - 1, of each repeat after one that warms up.
 
-        Repeats until `share` of all the time is over; with `rising`, none is less than the one before it.
+        Repeats until `share` of all the time is over.
         """
-        until, best = self.clock() + share * (self.deadline - self.begun), [float("inf")] * count
+        until, found = self.clock() + share * (self.deadline - self.begun), [list[float]() for _ in range(count)]
         for repeat in range(MOST + 1):
             for index in range(count):
-                seconds = measured(index, repeat)
-                best[index] = min(best[index], seconds) if repeat > 1 else seconds  # the first warms up
+                seconds = max(1e-9, measured(index, repeat))
+                if repeat:
+                    found[index].append(seconds)
             self.report()
             if repeat >= FEWEST and self.clock() > until:
                 break
-        return tuple(max(1e-9, *(best[: i + 1] if rising else best[i : i + 1])) for i in range(count))
+        return found
 
     def report(self) -> None:
         share = (self.clock() - self.begun) / max(1e-9, self.deadline - self.begun)
@@ -150,12 +151,19 @@ def measure(
         pace = session.grow(depth)
         verify[depth] = _steps(bench, session, FIRST_SHARE if not verify else DEEP_SHARE)
         if len(verify) == 1:
-            draft, read = _drafts(bench, session)
-            overhead = _overhead(bench, session, depth)
+            rounds, read = _rounds(bench, session)
+            overhead = max(0.0, _plain(bench, depth) - verify[depth][0])
+            draft = _drafting(rounds, verify[depth], overhead)
     lookup = _lookup(bench)
     progress(1.0)
     note = f"not measured: {', '.join(skipped)}" if skipped else ""
     return CostTable(verify, draft, lookup, overhead, note, read)
+
+
+def _drafting(rounds: Sequence[float], steps: Sequence[float], overhead: float) -> tuple[float, ...]:
+    """Seconds that proposing 0.. drafts adds to a round of a target step and the rest, never falling."""
+    added = [r - s - overhead for r, s in zip(rounds, steps, strict=False)]
+    return (0.0, *accumulate((max(1e-9, a) for a in added[1:]), max))
 
 
 @dataclass
@@ -197,9 +205,9 @@ def _too_much(bench: Bench, depth: int, more: int, pace: float) -> str | None:
 def _steps(bench: Bench, growing: _Growing, share: float) -> tuple[float, ...]:
     """Seconds of a target step by rows."""
     session, snapshot = growing.session, growing.session.state.snapshot()
-    found = bench.fastest(WIDTHS, share, lambda width, repeat: _step(bench, session, snapshot, width + 1, repeat))
+    times = bench.times(WIDTHS, share, lambda width, repeat: _step(bench, session, snapshot, width + 1, repeat))
     session.state.restore(snapshot)
-    return found
+    return tuple(accumulate(map(min, times), max))
 
 
 def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat: int) -> float:
@@ -219,74 +227,71 @@ def _step(bench: Bench, session: Session, snapshot: Snapshot, rows: int, repeat:
     return bench.clock() - began
 
 
-def _drafts(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
-    """Seconds of 0..max_draft drafts by a drafter that is told of the latest tokens first, and of reading them: what a
-    block and its verify take one after the other, less what they take in one go."""
-    target, drafter, session = bench.pair.target, bench.pair.drafter, growing.session
-    most, snapshot, at = min(drafter.max_draft, 64), session.state.snapshot(), session.position
-    if not most:
-        return (0.0,), 0.0
-    ids = list(islice(cycle(bench.ids), at, at + TOLD + 1))
-    taps = target.verify(session.state, [mx.array(ids[:-1], mx.int32)], drafter.taps).taps
+class _Asking(FixedCap):
+    """Asks for that many drafts, of lookup only if there is no other drafter, and may look at them first."""
 
-    def prepared() -> Any:
-        """A drafter's state to go on from, the target's restored."""
-        session.state.restore(snapshot)
-        mx.eval(session.state.arrays(), list(taps.values()))
-        return drafter.copy_state(session.draft_state)
+    def __init__(self, drafts: int, looks: bool = False):
+        super().__init__(drafts)
+        self._looks = looks
 
-    def draft(state: Any, count: int) -> DraftBlock:
-        drafter.observe(state, ids[:-1], at, taps)
-        request = DraftRequest(state, ids[-1], at + TOLD, count, session.sampler.pick, greedy=True)
-        return drafter.propose([request])[0]
+    def wanted(self, source: str, best: DraftBlock) -> int:
+        return 0 if source == "lookup" else self.drafts
 
-    def alone(index: int, repeat: int) -> float:
-        state, began = prepared(), bench.clock()
-        _read(draft(state, index + 1))
-        return bench.clock() - began
-
-    def both(index: int, repeat: int) -> float:
-        state, began = prepared(), bench.clock()
-        block = draft(state, most)
-        if index:
-            _read(block)
-        mx.async_eval(block.tokens)  # type: ignore[no-untyped-call]
-        rows = mx.concatenate([mx.array(ids[-1:], mx.int32), block.tokens.astype(mx.int32)])
-        mx.eval(mx.argmax(target.verify(session.state, [rows], drafter.taps).logits, axis=-1))
-        return bench.clock() - began
-
-    apart = bench.fastest(most, DEEP_SHARE, alone)
-    in_one, in_two = bench.fastest(2, DEEP_SHARE, both, rising=False)
-    session.state.restore(snapshot)
-    read = max(0.0, in_two - in_one)
-    return (0.0, *(max(1e-9, seconds - read) for seconds in apart)), read
+    def trim(self, block: DraftBlock) -> DraftBlock:
+        if self._looks and len(block):
+            block.ids()
+            if block.confidence:
+                block.confidence.read(len(block))
+        return super().trim(block)
 
 
-def _read(block: DraftBlock) -> None:
-    """As a cap policy does before the verify."""
-    block.ids()
-    if block.confidence:
-        block.confidence.read(len(block))
+def _rounds(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
+    """Seconds of whole rounds that verify 0..max_draft drafts, and what a look at the drafts adds.
 
+    Whole, since a round's parts overlap and share caches: one by one they do not tell what they cost together.
+    """
+    pair, depth, sessions = bench.pair, growing.session.position, list[Session]()
+    snapshot, most = growing.session.state.snapshot(), min(pair.drafter.max_draft, WIDTHS - 1)
+    caps = [*(_Asking(n) for n in range(most + 1)), _Asking(most, looks=True)]
 
-def _overhead(bench: Bench, growing: _Growing, depth: int) -> float:
-    """Seconds by which a plain round exceeds a target step of one row; the two take turns."""
-    pair, session = bench.pair, growing.session
-    snapshot = session.state.snapshot()
-    plain = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), GenerateOptions(max_tokens=MOST + 2))
-    plain.drafter, plain.stops.eos_ids = pair.undrafted, frozenset()
-    plain.prefill()
+    def begun() -> Session:
+        """At that depth, with a drafter that is up to date."""
+        options = GenerateOptions(max_tokens=SPAN + 2 * WIDTHS)
+        session = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), options)
+        session.stops.eos_ids = frozenset()
+        session.resume(snapshot, growing.session.draft_state)
+        for session.cap in (caps[0], caps[most]):
+            run_round(pair.target, [session])
+        return session
 
     def turn(index: int, repeat: int) -> float:
-        if index:
-            return _step(bench, session, snapshot, 1, repeat)
-        began = bench.clock()
-        run_round(pair.target, [plain])
-        return bench.clock() - began
+        if not sessions or sessions[0].finish or sessions[0].stops.count >= SPAN:
+            sessions[:] = [begun()]
+        sessions[0].cap, start = caps[index], bench.clock()
+        run_round(pair.target, sessions)
+        return bench.clock() - start
 
-    plain_round, step = bench.fastest(2, DEEP_SHARE, turn, rising=False)
-    session.state.restore(snapshot)
-    return max(0.0, plain_round - step)
+    *rounds, looked = map(median, bench.times(len(caps), FIRST_SHARE, turn))
+    return tuple(accumulate(rounds, max)), max(0.0, looked - rounds[most])
+
+
+def _plain(bench: Bench, depth: int) -> float:
+    """Seconds of a plain round among plain rounds."""
+    pair, sessions = bench.pair, list[Session]()
+
+    def turn(index: int, repeat: int) -> float:
+        if not sessions or sessions[0].finish:
+            session = pair.plain_session(
+                list(islice(cycle(bench.ids), depth + 1)), GenerateOptions(max_tokens=MOST + 2, max_draft=0)
+            )
+            session.stops.eos_ids = frozenset()
+            session.prefill()
+            sessions[:] = [session]
+        start = bench.clock()
+        run_round(pair.target, sessions)
+        return bench.clock() - start
+
+    return median(bench.times(1, DEEP_SHARE, turn)[0])
 
 
 def _lookup(bench: Bench) -> float:
@@ -302,7 +307,7 @@ def _lookup(bench: Bench) -> float:
         mx.eval(lookup.propose([request])[0].tokens)
         return bench.clock() - began
 
-    return bench.fastest(1, DEEP_SHARE, copy)[0]
+    return min(bench.times(1, DEEP_SHARE, copy)[0])
 
 
 def key_of(names: Key, *hashes: str) -> Key:

@@ -19,7 +19,7 @@ from typing import Any
 from mlx_dspark.decode.cost import CostTable
 from mlx_dspark.errors import CalibrationError
 
-FORM = 2
+FORM = 3
 Key = Mapping[str, Any]
 """What a measurement holds for: machine, device, kernels, both checkpoints, how they are held, versions."""
 
