@@ -11,7 +11,7 @@ share of the time; what it cannot pay for, the drafts all failing, is not tried.
 START + SHARE of the time, whatever the drafter does. Nothing here sees a token before it is decided about.
 
 The account is settled as a round ends; what the round teaches is taken in while the next one's drafts are being made,
-so that thinking delays no token: early enough to decide how many are verified. Parked rounds are not thought about.
+early enough to decide how many are verified. Parked rounds are not thought about, and a plan stands while it fares well.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 from mlx_dspark.decode.cap import Choice, Moment, Outcome
 from mlx_dspark.decode.pace import Pace, Prices
-from mlx_dspark.decode.survival import Survival, sigmoid
+from mlx_dspark.decode.survival import Survival
 from mlx_dspark.models.drafter import DraftBlock
 
 SHARE = 0.006
 """Share of the time that may be lost to drafts that fail, probes included."""
-START, MOST = 8.0, 10.0
+START, MOST = 10.0, 12.0
 """Plain steps in the purse at first, and at most."""
 POOR, RICH = 0.006, 0.04
 """Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
@@ -47,8 +48,6 @@ FREE = 0.01
 MARGIN, LONGER, WHOLLY = 1.01, 0.98, 0.99
 """Drafting must promise this much more than plain decoding; a longer block, which teaches more, may promise LONGER of
 the best one if it can be cut or prices are a guess, and WHOLLY of it if it is verified unread."""
-
-
 NOBODY = [("", 0)]
 
 
@@ -95,15 +94,16 @@ class Source:
         shifts = self.survival.shifts(count)
         if len(self.blank) < count:
             self.blank = self.survival.odds([None] * count)
-        blocks, extra = (*self.recent, self.blank), prices.extra
-        gains, costs, whole = ([0.0] * (count + 1) for _ in range(3))
+        blocks = (*self.recent, self.blank)
         share = 1 / len(blocks)
+        rows = [(i, shifts[i - 1], share * prices.extra[i]) for i in range(1, count + 1)]
+        gains, costs, whole = ([0.0] * (count + 1) for _ in range(3))
         for odds in blocks:
             standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
-            for i, o in enumerate([*odds, *self.blank[len(odds) :]][:count], 1):
-                standing *= sigmoid(o + shifts[i - 1])
+            known = odds if len(odds) >= count else [*odds, *self.blank[len(odds) :]]
+            for (i, shift, price), o in zip(rows, known, strict=False):
+                standing /= 1 + exp(-o - shift)
                 gain += standing
-                price = share * extra[i]
                 worth = gain - rate * price
                 if worth > best:
                     best, kept, paid = worth, gain, price
@@ -149,6 +149,8 @@ class Turn:
     blocks: dict[str, tuple[DraftBlock, Echo]] = field(default_factory=dict)
     drafted: list[tuple[str, int]] = field(default_factory=list)
     unread: DraftBlock | None = None
+    kept: int = 0
+    predicted: float = 1.0
     outcome: Outcome | None = None
 
     def spent(self) -> float:
@@ -169,13 +171,13 @@ class AutoCap:
         self._basis = self._turn  # what the standing plan was made for
         self._news = 0  # rounds with evidence since it was made
         self._widest = 0  # most room so far
-        self._asked, self._reason, self._kept, self._predicted = 0, self._plan.reason, 0, 1.0
+        self._asked, self._reason = 0, self._plan.reason
         self._open = False  # is a proposal not decided yet?
         self._quiet = 0  # parked rounds to go by
 
     @property
     def choice(self) -> Choice:
-        return Choice(self._asked, self._kept, self._predicted, self._reason)
+        return Choice(self._asked, self._turn.kept, self._turn.predicted, self._reason)
 
     @property
     def resting(self) -> int:
@@ -188,7 +190,6 @@ class AutoCap:
         self._quiet, room = 0, max(0, now.room)
         self._widest = max(self._widest, room)
         self._turn = Turn(now, self._pace.prices(now.depth, self._widest, now.sharing))
-        self._kept, self._predicted = 0, 1.0
         if not room:
             self._plan = Plan("first token" if self._reason == "first token" else "no room")
         elif self._pace.wants_plain:
@@ -214,22 +215,23 @@ class AutoCap:
 
     def trim(self, block: DraftBlock) -> DraftBlock:
         """Cut where the next draft's chance to stand no longer pays for its row, or the purse ends."""
+        turn = self._turn
         if not len(block):
             return block
         if self._stays_whole(block):
-            self._turn.unread, self._turn.drafted = block, [(block.source, len(block))]
-            self._kept, self._predicted = self._part(block), 1 + self._plan.whole[block.source]
-            return block.cut(self._kept)
-        source, echo = self._source(block.source), self._read(block, self._turn)
-        afford, extra = self._purse - self._turn.spent(), self._turn.prices.extra
+            turn.unread, turn.drafted = block, [(block.source, len(block))]
+            turn.kept, turn.predicted = self._part(block), 1 + self._plan.whole[block.source]
+            return block.cut(turn.kept)
+        source, echo = self._source(block.source), self._read(block, turn)
+        afford, extra = self._purse - turn.spent(), turn.prices.extra
         best, standing, gain, rate = 0.0, 1.0, 0.0, self._plan.rate
         for i, chance in enumerate(source.survival.chances(echo.odds)):
             standing *= chance
             gain += standing
             price = extra[i + 1]
             if gain - rate * price > best and price <= afford:
-                best, self._kept, self._predicted = gain - rate * price, i + 1, 1 + gain
-        return block.cut(self._kept)
+                best, turn.kept, turn.predicted = gain - rate * price, i + 1, 1 + gain
+        return block.cut(turn.kept)
 
     def observe(self, outcome: Outcome) -> None:
         """Settle the round's account, and keep it to learn from."""
@@ -262,7 +264,7 @@ class AutoCap:
         for source in self._sources.values():
             if source.echo:
                 source.survival.learn(source.echo.hear(turn.outcome.tokens))
-                self._news += 1
+                self._news += not self._as_hoped(turn, turn.outcome)
                 if source.echo.over:
                     source.echo = None
         self._open = any(source.echo for source in self._sources.values())
@@ -270,6 +272,11 @@ class AutoCap:
         if self._news >= (REPLAN if self._standing.rate > 1 else 1) and self._turn.now.room > 0:
             before, plan = self._standing, self._make_plan(self._turn.now.room)
             self._plan = plan if self._plan is before else self._plan
+
+    def _as_hoped(self, turn: Turn, outcome: Outcome) -> bool:
+        """Did all there was room for go unread, at known prices, and bring what was expected? The plan stands."""
+        full = turn.unread is not None and turn.kept >= turn.now.room
+        return full and self._pace.trusted and len(outcome.tokens) >= turn.predicted
 
     def _stays_whole(self, block: DraftBlock) -> bool:
         """Is it planned to be verified unread, nothing was read to choose it, and the purse can pay for all of it?"""
@@ -309,38 +316,35 @@ class AutoCap:
         offers = {name: self._offer(name, room) for name in self._sources}
         best = max(offers.values(), key=lambda o: o.rate)
         asked = {name: room if self._free(name, room) else offer.count for name, offer in offers.items()}
-        return Plan(
-            best.reason,
-            asked,
-            {name: offer.promise for name, offer in offers.items()},
-            {name: offer.whole for name, offer in offers.items() if offer.whole},
-            best.rate,
-            any(n and not self._free(name, n) for name, n in asked.items()),
-            max(asked.values(), default=0),
-        )
+        promise = {name: offer.promise for name, offer in offers.items()}
+        whole = {name: offer.whole for name, offer in offers.items() if offer.whole}
+        dear = any(n and not self._free(name, n) for name, n in asked.items())
+        return Plan(best.reason, asked, promise, whole, best.rate, dear, max(asked.values()))
 
     def _offer(self, name: str, room: int) -> Offer:
         """The best one of a source: how many drafts, read or whole."""
         prices, before, source = self._turn.prices, self._standing.rate, self._sources[name]
         gains, costs, whole = source.outlook(prices, room, before)
-        free, extra = self._free(name, room), prices.extra
+        free, extra, draft = self._free(name, room), prices.extra, prices.drafting(name, room)
         longer = LONGER if source.recent or not self._pace.trusted else 1.0
-        best, reason, most = Offer(), "parked", MARGIN
+        look, afford = (0.0 if free else prices.read), (float("inf") if free else self._purse - extra[1])
+        found, reason, most = None, "parked", MARGIN
         for n in range(1, room + 1):
-            price = prices.of(name, n)
-            cut, all_of_it = costs[n] + price + (0.0 if free else prices.read), extra[n] + price
+            cut, all_of_it = costs[n] + draft[n] + look, extra[n] + draft[n]
             rate, unread = (1 + gains[n]) / (1 + cut), (1 + whole[n]) / (1 + all_of_it)
             read = free or rate >= unread
             rate = rate if read else unread
-            if rate <= most * ((longer if read else WHOLLY) if best.count else 1.0):
+            if rate <= most * ((longer if read else WHOLLY) if found else 1.0):
                 continue
-            if not free and price + extra[1] > self._purse:
+            if draft[n] > afford:
                 reason = "saving"
                 continue
             most = max(most, rate)
-            gain, cost = (gains[n], cut) if read else (whole[n], all_of_it)
-            best = Offer("pays", n, most, gain - before * cost, 0.0 if read else gain)
-        return best if best.count else Offer(reason)
+            found = n, rate, read, (gains[n] - before * cut if read else whole[n] - before * all_of_it)
+        if found is None:
+            return Offer(reason)
+        n, rate, read, promise = found
+        return Offer("pays", n, rate, promise, 0.0 if read else whole[n])
 
     def _free(self, name: str, drafts: int) -> bool:
         return self._turn.prices.of(name, drafts) <= FREE

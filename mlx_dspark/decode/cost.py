@@ -21,9 +21,9 @@ WIDTHS = 8
 class CostTable:
     """Seconds. `verify[depth][rows - 1]`: a target step (verify, rollback, observe) of 1..8 rows after `depth` tokens.
 
-    `draft[n]`: the drafter's time for n drafts (one entry: it drafts nothing), verified without a look at them; `read`:
-    what a look costs; `lookup`: a copy from the context; `overhead`: the rest of a round. `note` says what the
-    measurement left out.
+    `draft[n]`: what proposing n drafts adds to a round beside its wider step (one entry: it drafts nothing), without a
+    look at them; `read`: what a look costs; `lookup`: a copy from the context; `overhead`: the rest of a plain round.
+    `note` says what the measurement left out.
     """
 
     verify: Mapping[int, tuple[float, ...]]
@@ -72,7 +72,7 @@ class CostTable:
         return a * (1 - share) + b * share
 
     def draft_time(self, drafts: int) -> float:
-        """The drafter's time for `drafts` drafts; beyond the measured ones by the mean cost of one more draft."""
+        """What proposing `drafts` drafts adds; beyond the measured ones by the mean cost of one more draft."""
         return _extended(self.draft, drafts)
 
     def plain_time(self, depth: int) -> float:

@@ -1,8 +1,8 @@
 """Measures what target steps and drafting cost for a loaded pair on this machine: a CostTable, in a few seconds.
 
-Widths take turns within each repeat, so that a machine that slows down slows all of them; the fastest time of a width
-counts, since others can only slow it down, and a wider step never counts as cheaper than a narrower one. Deep contexts
-are measured where time and memory allow, and the table says what was left out.
+Target steps by themselves, at their fastest, since others can only slow them down; drafting in whole rounds, at their
+median. Widths take turns within each repeat, so that a machine that slows down slows all of them, and a wider one never
+counts as cheaper. Deep contexts are measured where time and memory allow, and the table says what was left out.
 """
 
 from __future__ import annotations
@@ -232,13 +232,13 @@ class _Asking(FixedCap):
 
     def __init__(self, drafts: int, looks: bool = False):
         super().__init__(drafts)
-        self._looks = looks
+        self.looks = looks
 
     def wanted(self, source: str, best: DraftBlock) -> int:
         return 0 if source == "lookup" else self.drafts
 
     def trim(self, block: DraftBlock) -> DraftBlock:
-        if self._looks and len(block):
+        if self.looks and len(block):
             block.ids()
             if block.confidence:
                 block.confidence.read(len(block))

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import build
 import pytest
 
 from mlx_dspark import Pair, load
+from mlx_dspark.decode.cap import FixedCap
 from mlx_dspark.decode.cost import WIDTHS, CostTable
+from mlx_dspark.decode.round import run_round
+from mlx_dspark.decode.session import Session
 from mlx_dspark.engine import calibrate
 from mlx_dspark.engine.calibrate import calibrated, measure
 from mlx_dspark.engine.calibration_store import FORM, cache_folder, keep, path_of, stored
 from mlx_dspark.engine.fingerprint import fingerprint
+from mlx_dspark.models.drafter import Contest, DraftBlock, DraftRequest
+from mlx_dspark.models.lookup import Lookup
 
 KEY = {"machine": "m", "device": "cpu", "checkpoints": ["a", "b"]}
 TABLE = CostTable({128: tuple(0.01 + 0.001 * r for r in range(8))}, (0.0, 0.002), 1e-5, 1e-4)
@@ -44,8 +50,11 @@ def test_a_table_of_every_width_and_draft_comes_out(pair_of) -> None:
     assert 128 in table.verify
     assert all(len(times) == WIDTHS for times in table.verify.values())
     assert table.max_draft == pair.drafter.max_draft
-    assert all(s == pytest.approx(0.001) for s in (*table.verify[128], *table.draft[1:], table.lookup))
+    assert all(s == pytest.approx(0.001) for s in (*table.verify[128], table.lookup))
+    # By this clock a whole round takes a tick, as a step does: proposing adds nothing to it.
+    assert all(0 < s < 1e-6 for s in table.draft[1:])
     assert table.overhead == 0
+    assert table.read == 0
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 
@@ -61,6 +70,45 @@ def test_a_depth_the_memory_does_not_allow_is_left_out(pair_of, monkeypatch: pyt
     table = measure(pair_of("fp32"), clock=ticking(1e-6), seconds=100.0)
     assert table.depths == (128,)
     assert "memory" in table.note
+
+
+def test_what_drafting_costs_is_what_a_round_takes_with_it(pair_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of v drafts take 5 + v ticks more than the two that reading the clock takes; a look takes 3."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1e-5
+        return now[0]
+
+    def slow_round(target: object, sessions: list[Session]) -> object:
+        cap = sessions[0].cap
+        drafts = cap.drafts if isinstance(cap, FixedCap) else 0
+        now[0] += 0.001 * (5 + drafts + 3 * getattr(cap, "looks", False))
+        return run_round(target, sessions)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibrate, "run_round", slow_round)
+    pair = pair_of("fp32")
+    table = measure(pair, clock=clock, seconds=1.0)
+    plain = table.plain_time(128)
+    for drafts in range(1, pair.drafter.max_draft + 1):
+        whole = table.verify_time(1 + drafts, 128) + table.overhead + table.draft_time(drafts)
+        assert whole - plain == pytest.approx(0.001 * drafts, abs=1e-4)
+    assert table.read == pytest.approx(0.003, abs=1e-4)
+
+
+def test_with_lookup_drafts_the_drafter_is_measured_and_not_the_lookup(pair_of) -> None:
+    """The measured text repeats itself, so a copy is always at hand."""
+    pair = pair_of("fp32")
+    asked: list[int] = []
+
+    class Listening(type(pair.drafter)):  # type: ignore[misc]
+        def propose(self, requests: list[DraftRequest]) -> list[DraftBlock]:
+            asked.extend(r.count for r in requests)
+            return super().propose(requests)
+
+    listening = Listening(**{f.name: getattr(pair.drafter, f.name) for f in fields(pair.drafter)})
+    measure(replace(pair, drafter=Contest([Lookup(), listening])), clock=ticking(0.01), seconds=1.0)
+    assert set(asked) == set(range(1, pair.drafter.max_draft + 1))
 
 
 def test_measuring_leaves_the_answers_alone(pair_of) -> None:
