@@ -11,7 +11,7 @@ share of the time; what it cannot pay for, the drafts all failing, is not tried.
 START + SHARE of the time, whatever the drafter does. Nothing here sees a token before it is decided about.
 
 The account is settled as a round ends; what the round teaches is taken in while the next one's drafts are being made,
-early enough to decide how many are verified. Parked rounds are not thought about, and a plan stands while it fares well.
+early enough to decide how many are verified. Parked rounds are not thought about; a plan stands while it fares well.
 """
 
 from __future__ import annotations
