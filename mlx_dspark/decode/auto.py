@@ -174,6 +174,7 @@ class AutoCap:
         self._asked, self._reason = 0, self._plan.reason
         self._open = False  # is a proposal not decided yet?
         self._quiet = 0  # parked rounds to go by
+        self._untold = True  # has no drafter read the prompt yet?
 
     @property
     def choice(self) -> Choice:
@@ -289,9 +290,11 @@ class AutoCap:
         return min(len(block), self._plan.asked.get(block.source, 0))
 
     def _time(self, turn: Turn, outcome: Outcome) -> None:
-        """Tell the pace what the round took, if it was this sequence's alone and of one kind."""
+        """Tell the pace what the round took, if it was this sequence's alone and of one kind; the first one that drafts
+        makes its drafter read the prompt too."""
         now, dear = turn.now, [d for d in turn.drafted if turn.prices.of(*d) > FREE] or NOBODY
-        if now.sharing == 1 and now.room and len(dear) == 1:
+        first, self._untold = dear is not NOBODY and self._untold, self._untold and dear is NOBODY
+        if now.sharing == 1 and now.room and len(dear) == 1 and not first:
             read = dear[0][1] > 0 and turn.unread is None
             self._pace.observe(now.depth, dear[0], outcome.kept, outcome.seconds, read=read)
 
@@ -340,11 +343,9 @@ class AutoCap:
                 reason = "saving"
                 continue
             most = max(most, rate)
-            found = n, rate, read, (gains[n] - before * cut if read else whole[n] - before * all_of_it)
-        if found is None:
-            return Offer(reason)
-        n, rate, read, promise = found
-        return Offer("pays", n, rate, promise, 0.0 if read else whole[n])
+            promise = gains[n] - before * cut if read else whole[n] - before * all_of_it
+            found = Offer("pays", n, rate, promise, 0.0 if read else whole[n])
+        return found or Offer(reason)
 
     def _free(self, name: str, drafts: int) -> bool:
         return self._turn.prices.of(name, drafts) <= FREE

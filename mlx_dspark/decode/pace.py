@@ -17,12 +17,9 @@ REFERENCE = 32
 """Drafted rounds after which an untrusted table wants a plain one to compare with."""
 NARROW, WIDE = (0.7, 2.0), (0.05, 20.0)
 """How far measured rounds may move the price of drafting: of a table measured here, and of a guess."""
-KNOWN, GUESSED = (0.99, 0.5), (0.95, 0.01)
+KNOWN, GUESSED = (0.995, 3.0), (0.95, 0.01)
 """What a measured round still weighs after the next one, and the weight, in rounds that draft for a plain step's time,
 of the belief that a table's proportions are right: of one measured here, and of a guess."""
-MOVE = 0.01
-"""Share of a price that a correction must come to before plans are made anew for it."""
-
 GUESS = CostTable(
     {0: tuple(1 + 0.4 * rows for rows in range(8))}, (0.0, *(0.5 + 0.05 * n for n in range(1, 9))), 0.001, 0.05
 )
@@ -111,7 +108,7 @@ class Pace:
         self._fit.learn(added, measured)
         low, high = NARROW if self.trusted else WIDE
         strain = max(low, min(high, self._fit.strain))
-        if abs(strain - self._scale) > MOVE * self._scale:
+        if abs(strain - self._scale) > 0.01 * self._scale:
             self._scale = strain
             self._scaled.clear()
 
