@@ -335,8 +335,7 @@ class AutoCap:
         for n in range(1, room + 1):
             cut, all_of_it = costs[n] + draft[n] + look, extra[n] + draft[n]
             rate, unread = (1 + gains[n]) / (1 + cut), (1 + whole[n]) / (1 + all_of_it)
-            read = free or rate >= unread
-            rate = rate if read else unread
+            read, rate = free or rate >= unread, rate if free else max(rate, unread)
             if rate <= most * ((longer if read else WHOLLY) if found else 1.0):
                 continue
             if draft[n] > afford:
