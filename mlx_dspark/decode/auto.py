@@ -20,11 +20,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp
 
 from mlx_dspark.decode.cap import Choice, Moment, Outcome
 from mlx_dspark.decode.pace import Pace, Prices
-from mlx_dspark.decode.survival import Survival
+from mlx_dspark.decode.survival import Survival, sigmoid
 from mlx_dspark.models.drafter import DraftBlock
 
 SHARE = 0.006
@@ -48,7 +47,7 @@ FREE = 0.01
 MARGIN, LONGER, WHOLLY = 1.01, 0.98, 0.99
 """Drafting must promise this much more than plain decoding; a longer block, which teaches more, may promise LONGER of
 the best one if it can be cut or prices are a guess, and WHOLLY of it if it is verified unread."""
-NOBODY = [("", 0)]
+NOBODY = "", 0
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Source:
             standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
             known = odds if len(odds) >= count else [*odds, *self.blank[len(odds) :]]
             for (i, shift, price), o in zip(rows, known, strict=False):
-                standing /= 1 + exp(-o - shift)
+                standing *= sigmoid(o + shift)
                 gain += standing
                 worth = gain - rate * price
                 if worth > best:
@@ -292,11 +291,11 @@ class AutoCap:
     def _time(self, turn: Turn, outcome: Outcome) -> None:
         """Tell the pace what the round took, if it was this sequence's alone and of one kind; the first one that drafts
         makes its drafter read the prompt too."""
-        now, dear = turn.now, [d for d in turn.drafted if turn.prices.of(*d) > FREE] or NOBODY
-        first, self._untold = dear is not NOBODY and self._untold, self._untold and dear is NOBODY
-        if now.sharing == 1 and now.room and len(dear) == 1 and not first:
-            read = dear[0][1] > 0 and turn.unread is None
-            self._pace.observe(now.depth, dear[0], outcome.kept, outcome.seconds, read=read)
+        now, dear = turn.now, [d for d in turn.drafted if turn.prices.of(*d) > FREE]
+        first, self._untold = self._untold and bool(dear), self._untold and not dear
+        if now.sharing == 1 and now.room and len(dear) <= 1 and not first:
+            who, read = (dear[0], turn.unread is None) if dear else (NOBODY, False)
+            self._pace.observe(now.depth, who, outcome.kept, outcome.seconds, read=read)
 
     def _outdated(self, room: int) -> bool:
         """Has the ground of the standing plan changed?"""
@@ -328,17 +327,18 @@ class AutoCap:
         """The best one of a source: how many drafts, read or whole."""
         prices, before, source = self._turn.prices, self._standing.rate, self._sources[name]
         gains, costs, whole = source.outlook(prices, room, before)
-        free, extra, draft = self._free(name, room), prices.extra, prices.drafting(name, room)
+        free, extra = self._free(name, room), prices.extra
         longer = LONGER if source.recent or not self._pace.trusted else 1.0
         look, afford = (0.0 if free else prices.read), (float("inf") if free else self._purse - extra[1])
         found, reason, most = None, "parked", MARGIN
         for n in range(1, room + 1):
-            cut, all_of_it = costs[n] + draft[n] + look, extra[n] + draft[n]
+            price = prices.of(name, n)
+            cut, all_of_it = costs[n] + price + look, extra[n] + price
             rate, unread = (1 + gains[n]) / (1 + cut), (1 + whole[n]) / (1 + all_of_it)
             read, rate = free or rate >= unread, rate if free else max(rate, unread)
             if rate <= most * ((longer if read else WHOLLY) if found else 1.0):
                 continue
-            if draft[n] > afford:
+            if price > afford:
                 reason = "saving"
                 continue
             most = max(most, rate)

@@ -20,6 +20,7 @@ NARROW, WIDE = (0.7, 2.0), (0.05, 20.0)
 KNOWN, GUESSED = (0.995, 3.0), (0.95, 0.01)
 """What a measured round still weighs after the next one, and the weight, in rounds that draft for a plain step's time,
 of the belief that a table's proportions are right: of one measured here, and of a guess."""
+
 GUESS = CostTable(
     {0: tuple(1 + 0.4 * rows for rows in range(8))}, (0.0, *(0.5 + 0.05 * n for n in range(1, 9))), 0.001, 0.05
 )
@@ -39,10 +40,6 @@ class Prices:
     def of(self, source: str, drafts: int) -> float:
         """Proposing `drafts` drafts of `source`."""
         return self.lookup if source == "lookup" and drafts else self.draft[min(drafts, len(self.draft) - 1)]
-
-    def drafting(self, source: str, most: int) -> Sequence[float]:
-        """`of` for 0..most drafts and perhaps more."""
-        return [0.0, *(most * [self.lookup])] if source == "lookup" else self.draft
 
 
 class Fit:

@@ -42,7 +42,7 @@ SPAN = 96
 FEWEST, MOST = 4, 40
 """Repeats of a measurement, after one that warms up."""
 FIRST_SHARE, DEEP_SHARE = 0.3, 0.1
-"""Share of the time allowed for the steps at the first depth, and for each other measurement."""
+"""Share of the time allowed for steps and for drafted rounds at the first depth, and for each other measurement."""
 MEMORY_SHARE = 0.1  # of the machine, for the deepest state
 TEXT = (
     "The harbour was quiet before dawn. Three boats lay at the pier, and a fourth, painted green, came in slowly. "
@@ -152,7 +152,7 @@ def measure(
         verify[depth] = _steps(bench, session, FIRST_SHARE if not verify else DEEP_SHARE)
         if len(verify) == 1:
             rounds, read = _rounds(bench, session)
-            overhead = max(0.0, _plain(bench, depth) - verify[depth][0])
+            overhead = max(0.0, _plain(bench, session) - verify[depth][0])
             draft = _drafting(rounds, verify[depth], overhead)
     lookup = _lookup(bench)
     progress(1.0)
@@ -161,9 +161,10 @@ def measure(
 
 
 def _drafting(rounds: Sequence[float], steps: Sequence[float], overhead: float) -> tuple[float, ...]:
-    """Seconds that proposing 0.. drafts adds to a round of a target step and the rest, never falling."""
-    added = [r - s - overhead for r, s in zip(rounds, steps, strict=False)]
-    return (0.0, *accumulate((max(1e-9, a) for a in added[1:]), max))
+    """Seconds that proposing 0.. drafts adds to a round of a target step and the rest, never falling; the rounds are of
+    1.. drafts, the steps of 1.. rows."""
+    added = (max(1e-9, r - s - overhead) for r, s in zip(rounds, steps[1:], strict=False))
+    return (0.0, *accumulate(added, max))
 
 
 @dataclass
@@ -246,21 +247,35 @@ class _Asking(FixedCap):
 
 
 def _rounds(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
-    """Seconds of whole rounds that verify 0..max_draft drafts, and what a look at the drafts adds.
+    """Seconds of whole rounds that verify 1..max_draft drafts, and what a look at the drafts adds.
 
     Whole, since a round's parts overlap and share caches: one by one they do not tell what they cost together.
     """
-    pair, depth, sessions = bench.pair, growing.session.position, list[Session]()
-    snapshot, most = growing.session.state.snapshot(), min(pair.drafter.max_draft, WIDTHS - 1)
-    caps = [*(_Asking(n) for n in range(most + 1)), _Asking(most, looks=True)]
+    most = min(bench.pair.drafter.max_draft, WIDTHS - 1)
+    if not most:
+        return (), 0.0
+    caps = [*(_Asking(n) for n in range(1, most + 1)), _Asking(most, looks=True)]
+    *rounds, looked = _round_times(bench, growing, caps, FIRST_SHARE)
+    return tuple(accumulate(rounds, max)), max(0.0, looked - rounds[-1])
+
+
+def _plain(bench: Bench, growing: _Growing) -> float:
+    """Seconds of a plain round among plain rounds."""
+    return _round_times(bench, growing, [_Asking(0)], DEEP_SHARE)[0]
+
+
+def _round_times(bench: Bench, growing: _Growing, caps: Sequence[_Asking], share: float) -> list[float]:
+    """Median seconds of a round under each cap; the caps take turns in sessions that begin where `growing` is."""
+    pair, ids, sessions = bench.pair, growing.session.ids, list[Session]()
+    options = GenerateOptions(max_tokens=SPAN + 2 * WIDTHS, max_draft=caps[-1].drafts)
+    snapshot = growing.session.state.snapshot()
 
     def begun() -> Session:
-        """At that depth, with a drafter that is up to date."""
-        options = GenerateOptions(max_tokens=SPAN + 2 * WIDTHS)
-        session = pair.plain_session(list(islice(cycle(bench.ids), depth + 1)), options)
+        """With a drafter that is up to date."""
+        session = pair.plain_session(ids, options)
         session.stops.eos_ids = frozenset()
         session.resume(snapshot, growing.session.draft_state)
-        for session.cap in (caps[0], caps[most]):
+        for session.cap in (FixedCap(0), caps[-1]):
             run_round(pair.target, [session])
         return session
 
@@ -271,27 +286,7 @@ def _rounds(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
         run_round(pair.target, sessions)
         return bench.clock() - start
 
-    *rounds, looked = map(median, bench.times(len(caps), FIRST_SHARE, turn))
-    return tuple(accumulate(rounds, max)), max(0.0, looked - rounds[most])
-
-
-def _plain(bench: Bench, depth: int) -> float:
-    """Seconds of a plain round among plain rounds."""
-    pair, sessions = bench.pair, list[Session]()
-
-    def turn(index: int, repeat: int) -> float:
-        if not sessions or sessions[0].finish:
-            session = pair.plain_session(
-                list(islice(cycle(bench.ids), depth + 1)), GenerateOptions(max_tokens=MOST + 2, max_draft=0)
-            )
-            session.stops.eos_ids = frozenset()
-            session.prefill()
-            sessions[:] = [session]
-        start = bench.clock()
-        run_round(pair.target, sessions)
-        return bench.clock() - start
-
-    return median(bench.times(1, DEEP_SHARE, turn)[0])
+    return [median(seconds) for seconds in bench.times(len(caps), share, turn)]
 
 
 def _lookup(bench: Bench) -> float:

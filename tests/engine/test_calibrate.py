@@ -73,7 +73,7 @@ def test_a_depth_the_memory_does_not_allow_is_left_out(pair_of, monkeypatch: pyt
 
 
 def test_what_drafting_costs_is_what_a_round_takes_with_it(pair_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of v drafts take 5 + v ticks more than the two that reading the clock takes; a look takes 3."""
+    """A round of v drafts takes 5 + v ms, 3 more with a look; all else takes next to nothing."""
     now = [0.0]
 
     def clock() -> float:
