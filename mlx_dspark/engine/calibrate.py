@@ -249,13 +249,14 @@ class _Asking(FixedCap):
 def _rounds(bench: Bench, growing: _Growing) -> tuple[tuple[float, ...], float]:
     """Seconds of whole rounds that verify 1..max_draft drafts, and what a look at the drafts adds.
 
-    Whole, since a round's parts overlap and share caches: one by one they do not tell what they cost together.
+    Whole, since a round's parts overlap and share caches: one by one they do not tell what they cost together. A round
+    pays for the rollback of the one before, so a plain one follows the longest and each other follows the next shorter.
     """
     most = min(bench.pair.drafter.max_draft, WIDTHS - 1)
     if not most:
         return (), 0.0
-    caps = [*(_Asking(n) for n in range(1, most + 1)), _Asking(most, looks=True)]
-    *rounds, looked = _round_times(bench, growing, caps, FIRST_SHARE)
+    caps = [*(_Asking(n) for n in range(most + 1)), _Asking(most, looks=True)]
+    _, *rounds, looked = _round_times(bench, growing, caps, FIRST_SHARE)
     return tuple(accumulate(rounds, max)), max(0.0, looked - rounds[-1])
 
 
