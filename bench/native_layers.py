@@ -74,7 +74,8 @@ def mamba_cases(shape: tuple[int, int, int, int], rows: int, dtype: mx.Dtype) ->
 
     def again() -> Any:
         i, keep = next(turn) % LAYERS, max(1, rows // 2)
-        after, owned[i] = native.mamba_replay(projected, window, owned[i], weight, bias, a, dt_bias, keep=keep)
+        block = (projected, window, owned[i], weight, bias, a, dt_bias)
+        ((after, owned[i]),) = native.mamba_replay([block], keep=[keep])
         return after, owned[i]
 
     yield "mamba", stock, own

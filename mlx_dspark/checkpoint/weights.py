@@ -17,7 +17,7 @@ from mlx_dspark.checkpoint.nvfp4_modules import Module, read_modules
 from mlx_dspark.checkpoint.safetensors import TensorInfo, read_folder
 from mlx_dspark.errors import TensorError
 from mlx_dspark.ops.kernels import STOCK, Kernels, Matrix
-from mlx_dspark.ops.linear import DenseEmbedding, Embedding, Linear, QuantizedEmbedding, QuantizedWeight, quantize
+from mlx_dspark.ops.linear import Embedding, Linear, QuantizedWeight, quantize
 
 FLOATS = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
 
@@ -95,9 +95,9 @@ class Weights:
         """The table `name`.weight [rows, width], and the same weight as an output projection (for tied heads)."""
         if self._quantized(name):
             packed = self._packed(name, (rows, width))
-            return QuantizedEmbedding(packed), self.kernels.linear(packed)
+            return self.kernels.embedding(packed), self.kernels.linear(packed)
         weight = self._dense(name, (rows, width))
-        return DenseEmbedding(weight), self.kernels.linear(weight)
+        return self.kernels.embedding(weight), self.kernels.linear(weight)
 
     def stack(self, stacked: str, single: Callable[[int], str], count: int, shape: tuple[int, int]) -> Matrix:
         """Expert matrices [count, out, in], stored stacked under one name or one by one under `single(e)`."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from mlx_dspark.decode.params import SamplingParams
 from mlx_dspark.errors import OptionError
+from mlx_dspark.ops.kernels import STOCK
 
 WORD = (1 << 64) - 1
 COLDEST = 1e-20  # a colder divisor would leave float32's range and change no pick
@@ -27,26 +28,28 @@ class Step(Protocol):
 
 
 class Sampler:
-    """Picks the tokens of one sequence; knows its committed history."""
+    """Picks the tokens of one sequence; knows its committed history. `likeliest` picks where nothing else is asked."""
 
-    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], vocab_size: int):
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        vocab_size: int,
+        likeliest: Callable[[mx.array], mx.array] = STOCK.likeliest,
+    ):
         self.params = params
         self._history = History(prompt_ids, vocab_size)
         self._steps = _steps(params, self._history)
         self._choose = _likeliest if params.greedy else _keyed(params.seed)
-        self._rule = self._row_by_row if self._steps or not params.greedy else _plain
-
-    @property
-    def plain(self) -> bool:
-        """Is a pick the likeliest token and nothing else?"""
-        return self._rule is _plain
+        self._likeliest = likeliest
+        self.plain = params.greedy and not self._steps  # is a pick the likeliest token and nothing else?
 
     def pick(self, logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
         """Ids [R] for logits [R, V]: row r predicts the token at `position` + r.
 
         The last row comes after all `pending` tokens [P], row r after the first P - (R-1-r) of them.
         """
-        return self._rule(logits, position, pending)
+        return self._likeliest(logits) if self.plain else self._row_by_row(logits, position, pending)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._history.add(tokens)
@@ -61,10 +64,6 @@ class Sampler:
                 row = step(row, pending[:before] if pending is not None and before > 0 else None)
             picks.append(self._choose(row, position + r))
         return mx.stack(picks).astype(mx.int32)
-
-
-def _plain(logits: mx.array, position: int, pending: mx.array | None) -> mx.array:
-    return mx.argmax(logits, axis=-1).astype(mx.int32)
 
 
 def _likeliest(row: mx.array, position: int) -> mx.array:

@@ -111,7 +111,7 @@ class Pair:
         limit = min(options.max_tokens, room)
         stops = StopRules(self.eos_ids, limit, Detokenizer(self.tokenizer), StopMatcher(options.stop))
         wanted = sampling.with_defaults(self.config.sampling) if sampling else SamplingParams(temperature=0)
-        sampler = Sampler(wanted.settled(secrets.randbits(32)), ids, self.target.vocab_size)
+        sampler = Sampler(wanted.settled(secrets.randbits(32)), ids, self.target.vocab_size, self.target.likeliest)
         drafter = self.undrafted if options.max_draft == 0 else self.drafter
         return Session(self.target, drafter, sampler, stops, FixedCap(0), list(ids))
 

@@ -15,128 +15,51 @@ from mlx_dspark.checkpoint.config import DrafterConfig
 from mlx_dspark.checkpoint.weights import Weights
 from mlx_dspark.models.confidence import Margins
 from mlx_dspark.models.drafter import DraftBlock, DraftRequest, block_of
-from mlx_dspark.ops.attention import AttentionForm
+from mlx_dspark.ops.draft import DraftForm, DraftLayer, DraftStack, Span
 from mlx_dspark.ops.kernels import Kernels
 from mlx_dspark.ops.linear import Embedding, Linear
 from mlx_dspark.ops.markov import MarkovWalk
-from mlx_dspark.ops.rows import together
 
 SLACK = 256
 
 
 @dataclass(eq=False)
-class ContextCache:
-    """Roped keys and values [1, Hkv, capacity, D] of one layer's context rows; [begin, end) are in the window."""
+class DSparkState:
+    """One sequence's context rows: `context` [layers, 2 (keys, values), Hkv, capacity, D], of which [begin, end) are in
+    the window; `position` is that of the next row."""
 
-    keys: mx.array
-    values: mx.array
+    context: mx.array
     begin: int = 0
     end: int = 0
-
-    def append(self, keys: mx.array, values: mx.array, limit: int) -> None:
-        """Add rows and keep the newest `limit`; moves the kept rows to the front when the buffer is full."""
-        count = min(keys.shape[2], limit)
-        keys, values = keys[:, :, keys.shape[2] - count :], values[:, :, values.shape[2] - count :]
-        self.begin = max(self.begin, self.end + count - limit)
-        if self.end + count > self.keys.shape[2]:
-            self._compact(count)
-        self.keys[:, :, self.end : self.end + count] = keys
-        self.values[:, :, self.end : self.end + count] = values
-        self.end += count
-
-    def _compact(self, count: int) -> None:
-        """A fresh buffer: the rows still in the window, then room for `count` more and the slack."""
-        kept = self.end - self.begin
-        blank = mx.zeros((*self.keys.shape[:2], count + SLACK, self.keys.shape[3]), self.keys.dtype)
-        self.keys = mx.concatenate([self.keys[:, :, self.begin : self.end], blank], axis=2)
-        self.values = mx.concatenate([self.values[:, :, self.begin : self.end], blank], axis=2)
-        self.begin, self.end = 0, kept
-
-    def copy(self) -> ContextCache:
-        span = slice(self.begin, self.end)
-        return ContextCache(
-            mx.contiguous(self.keys[:, :, span]), mx.contiguous(self.values[:, :, span]), 0, self.end - self.begin
-        )
-
-    def with_block(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        span = slice(self.begin, self.end)
-        return (
-            mx.concatenate([self.keys[:, :, span], keys], axis=2),
-            mx.concatenate([self.values[:, :, span], values], axis=2),
-        )
-
-
-@dataclass(eq=False)
-class DSparkState:
-    """Context of one sequence: a cache a layer; `position` is that of the next context row."""
-
-    layers: list[ContextCache]
     position: int = 0
 
     @property
     def rows(self) -> int:
-        return self.layers[0].end - self.layers[0].begin
+        return self.end - self.begin
 
     @property
     def nbytes(self) -> int:
-        return sum(c.keys.nbytes + c.values.nbytes for c in self.layers)
+        return self.context.nbytes
 
+    def make_room(self, count: int, limit: int) -> int:
+        """Where `count` more rows go; of the old ones those that leave `limit` in all stay in the window.
 
-@dataclass(frozen=True, eq=False)
-class DraftLayer:
-    """One Qwen3 decoder layer with q/k norms, rope and attention sinks."""
+        Moves them to the front of a fresh buffer when this one is full.
+        """
+        self.begin = max(self.begin, self.end + count - limit)
+        if self.end + count > self.context.shape[3]:
+            kept = self.context[:, :, :, self.begin : self.end]
+            blank = mx.zeros((*kept.shape[:3], count + SLACK, kept.shape[4]), kept.dtype)
+            self.context = mx.concatenate([kept, blank], axis=3)
+            self.begin, self.end = 0, self.rows
+        at, self.end = self.end, self.end + count
+        return at
 
-    config: DrafterConfig
-    kernels: Kernels
-    form: AttentionForm
-    input_norm: mx.array
-    post_norm: mx.array
-    q_proj: Linear
-    k_proj: Linear
-    v_proj: Linear
-    o_proj: Linear
-    q_norm: mx.array
-    k_norm: mx.array
-    gate: Linear
-    up: Linear
-    down: Linear
-
-    def project(self, rows: mx.array) -> tuple[mx.array, mx.array]:
-        """Raw keys and values [T, Hkv, D]."""
-        shape = (-1, self.config.kv_heads, self.config.head_dim)
-        return self.k_proj(rows).reshape(shape), self.v_proj(rows).reshape(shape)
-
-    def placed(self, k: mx.array, v: mx.array, position: int) -> tuple[mx.array, mx.array]:
-        """Projected rows as normed, roped keys and values [1, Hkv, T, D] at positions from `position`."""
-        return self._turned(k, self.k_norm, position).transpose(1, 0, 2)[None], v.transpose(1, 0, 2)[None]
-
-    def __call__(self, x: mx.array, spans: Sequence[Span], layer: int) -> mx.array:
-        c = self.config
-        h = self.kernels.rms_norm(x, self.input_norm, c.norm_eps)
-        q = self.q_proj(h).reshape(-1, c.heads, c.head_dim)
-        k, v = self.project(h)
-        parts = []
-        for span in spans:
-            keys, values = self.placed(k[span.rows], v[span.rows], span.position)
-            keys, values = span.state.layers[layer].with_block(keys, values)
-            turned = self._turned(q[span.rows], self.q_norm, span.position)
-            parts.append(self.kernels.attend(turned, keys, values, keys.shape[2], self.form, together))
-        attended = parts[0] if len(parts) == 1 else mx.concatenate(parts)
-        x = x + self.o_proj(attended.reshape(x.shape[0], -1))
-        h = self.kernels.rms_norm(x, self.post_norm, c.norm_eps)
-        return x + self.down(self.kernels.swiglu(self.gate(h), self.up(h)))
-
-    def _turned(self, heads: mx.array, weight: mx.array, position: int) -> mx.array:
-        return self.kernels.norm_rope(heads, weight, self.config.norm_eps, self.config.rope_theta, position)
-
-
-@dataclass(frozen=True, eq=False)
-class Span:
-    """One request's slots in the packed block: rows and the absolute position of slot 0."""
-
-    state: DSparkState
-    rows: slice
-    position: int
+    def copy(self) -> DSparkState:
+        """Of the rows in the window alone, evaluated."""
+        kept = mx.contiguous(self.context[:, :, :, self.begin : self.end])
+        mx.eval(kept)
+        return DSparkState(kept, 0, self.rows, self.position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +73,7 @@ class DSpark:
     fc: Linear
     hidden_norm: mx.array
     norm: mx.array
-    layers: list[DraftLayer]
+    stack: DraftStack
     markov: MarkovWalk
     head: Linear
     name: str = field(default="dspark")
@@ -178,25 +101,22 @@ class DSpark:
         embed, _ = weights.embedding("embed_tokens", c.vocab_size, size)
         markov_in, _ = weights.embedding("markov_head.markov_w1", c.vocab_size, c.markov_rank)
         fc = weights.requantized("fc", size, size * len(c.taps), bits)
-        layers = [_load_layer(c, weights, f"layers.{i}.", bits) for i in range(c.layers)]
+        form = DraftForm(c.heads, c.kv_heads, c.head_dim, c.window, c.norm_eps, c.rope_theta)
+        stack = weights.kernels.draft(form, [_load_layer(c, weights, f"layers.{i}.", bits) for i in range(c.layers)])
         markov_out = weights.requantized("markov_head.markov_w2", c.vocab_size, c.markov_rank, bits)
         hidden_norm, norm = weights.array("hidden_norm.weight", (size,)), weights.array("norm.weight", (size,))
         if c.confidence_head:
             weights.ignore("confidence_head.")
         weights.finish()
         markov = weights.kernels.markov(markov_in, markov_out, weights.dtype)
-        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, layers, markov, head)
+        return cls(c, weights.dtype, weights.kernels, embed, fc, hidden_norm, norm, stack, markov, head)
 
     def new_state(self) -> DSparkState:
         c = self.config
-        blank = mx.zeros((1, c.kv_heads, 0, c.head_dim), self.dtype)
-        return DSparkState([ContextCache(blank, blank) for _ in range(c.layers)])
+        return DSparkState(mx.zeros((c.layers, 2, c.kv_heads, 0, c.head_dim), self.dtype))
 
     def copy_state(self, state: DSparkState) -> DSparkState:
-        """A copy of the rows in the window alone, evaluated."""
-        copied = DSparkState([cache.copy() for cache in state.layers], state.position)
-        mx.eval([a for cache in copied.layers for a in (cache.keys, cache.values)])
-        return copied
+        return state.copy()
 
     def state_nbytes(self, state: DSparkState) -> int:
         return state.nbytes
@@ -207,15 +127,15 @@ class DSpark:
         begin = end - (taps[self.config.taps[0]].shape[0] if taps else 0)
         assert begin >= position
         if begin != state.position:
-            state.layers = self.new_state().layers
+            state.begin = state.end
         state.position = end
         skipped = max(0, end - begin - limit)
         if begin + skipped == end:
             return
         fused = mx.concatenate([taps[layer][skipped:] for layer in self.config.taps], axis=-1).astype(self.dtype)
         rows = self.kernels.rms_norm(self.fc(fused), self.hidden_norm, self.config.norm_eps)
-        for layer, cache in zip(self.layers, state.layers, strict=True):
-            cache.append(*layer.placed(*layer.project(rows), begin + skipped), limit)
+        at = state.make_room(rows.shape[0], limit)
+        state.context = self.stack.context(rows, state.context, at, begin + skipped)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftBlock]:
         asked = [r for r in requests if r.count > 0]
@@ -233,12 +153,11 @@ class DSpark:
         for r in requests:
             width = min(r.count, self.max_draft) + 1
             assert not r.state.rows or r.state.position == r.position
-            spans.append(Span(r.state, slice(begin, begin + width), r.position))
+            rows = slice(begin, begin + width)
+            spans.append(Span(rows, r.position, r.state.context, r.state.begin, r.state.end))
             ids += [r.anchor] + [self.config.mask_token] * (width - 1)
             begin += width
-        x = self.embed(mx.array(ids, mx.int32)).astype(self.dtype)
-        for index, layer in enumerate(self.layers):
-            x = layer(x, spans, index)
+        x = self.stack.block(self.embed(mx.array(ids, mx.int32)).astype(self.dtype), spans)
         x = self.kernels.rms_norm(x, self.norm, self.config.norm_eps)
         drafts = [x[s.rows.start + 1 : s.rows.stop] for s in spans]
         logits = self.head(drafts[0] if len(drafts) == 1 else mx.concatenate(drafts)).astype(mx.float32)
@@ -255,19 +174,16 @@ class DSpark:
 def _load_layer(c: DrafterConfig, weights: Weights, at: str, bits: int) -> DraftLayer:
     q, kv, size = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.hidden_size
     attn, mlp = f"{at}self_attn.", f"{at}mlp."
-    sinks = weights.array(f"{attn}attention_sink_bias", (c.heads,))
     return DraftLayer(
-        c,
-        weights.kernels,
-        AttentionForm(c.head_dim**-0.5, c.window, sinks),
         input_norm=weights.array(f"{at}input_layernorm.weight", (size,)),
-        post_norm=weights.array(f"{at}post_attention_layernorm.weight", (size,)),
         q_proj=weights.requantized(f"{attn}q_proj", q, size, bits),
         k_proj=weights.requantized(f"{attn}k_proj", kv, size, bits),
         v_proj=weights.requantized(f"{attn}v_proj", kv, size, bits),
-        o_proj=weights.requantized(f"{attn}o_proj", size, q, bits),
         q_norm=weights.array(f"{attn}q_norm.weight", (c.head_dim,)),
         k_norm=weights.array(f"{attn}k_norm.weight", (c.head_dim,)),
+        sinks=weights.array(f"{attn}attention_sink_bias", (c.heads,)),
+        o_proj=weights.requantized(f"{attn}o_proj", size, q, bits),
+        post_norm=weights.array(f"{at}post_attention_layernorm.weight", (size,)),
         gate=weights.requantized(f"{mlp}gate_proj", c.intermediate_size, size, bits),
         up=weights.requantized(f"{mlp}up_proj", c.intermediate_size, size, bits),
         down=weights.requantized(f"{mlp}down_proj", size, c.intermediate_size, bits),

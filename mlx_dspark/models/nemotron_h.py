@@ -103,8 +103,11 @@ class NemotronH:
         logits = self.plan.linear(self.logits, hidden)
         return Verification(logits, found, trace)
 
+    def likeliest(self, logits: mx.array) -> mx.array:
+        return self.kernels.likeliest(logits)
+
     def rollback(self, state: State, trace: Trace, keep: Sequence[int]) -> None:
-        roll_back(state, trace, keep)
+        roll_back(state, trace, keep, self.kernels.replay)
 
     def logits(self, hidden: mx.array) -> mx.array:
         """norm_f and the output head: [T, H] -> [T, V]."""

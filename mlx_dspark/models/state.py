@@ -6,14 +6,15 @@ own arrays, so rows join and leave a batch without copying and a row's attention
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from mlx_dspark.ops.mamba import Replay
+from mlx_dspark.ops.mamba import Replay, replay
 
 GROWTH = 256
+Again = Callable[[Sequence[Replay], Sequence[int]], list[tuple[mx.array, mx.array]]]
 
 
 @dataclass(eq=False)
@@ -157,8 +158,12 @@ class Trace:
         return sum(replay.nbytes for replay in self.mamba.values())
 
 
-def roll_back(state: State, trace: Trace, keep: Sequence[int]) -> None:
-    """Leave each row as if it had consumed only its first `keep` tokens of the block (0 <= keep <= width)."""
+def roll_back(state: State, trace: Trace, keep: Sequence[int], again: Again = replay) -> None:
+    """Leave each row as if it had consumed only its first `keep` tokens of the block (0 <= keep <= width).
+
+    `again` walks the blocks of recurrent layers once more.
+    """
+    walked: list[tuple[Row, int, Replay, int]] = []
     for index, row in enumerate(state.rows):
         assert 0 <= keep[index] <= trace.widths[index]
         if keep[index] == trace.widths[index]:
@@ -168,4 +173,7 @@ def roll_back(state: State, trace: Trace, keep: Sequence[int]) -> None:
             if isinstance(cache, KVCache):
                 cache.length = row.length
             elif isinstance(cache, MambaCache):
-                row.layers[layer] = MambaCache(*trace.mamba[layer, index].after(keep[index]))
+                walked.append((row, layer, trace.mamba[layer, index], keep[index]))
+    found = again([block for _, _, block, _ in walked], [count for *_, count in walked])
+    for (row, layer, *_), (window, ssm) in zip(walked, found, strict=True):
+        row.layers[layer] = MambaCache(window, ssm)

@@ -44,5 +44,8 @@ class Target(Protocol):
     def verify(self, state: State, blocks: Sequence[mx.array], taps: Sequence[int] = ()) -> Verification:
         """Consume one block of ids [T_b] a row; the bits of each row are those of one-token forwards."""
 
+    def likeliest(self, logits: mx.array) -> mx.array:
+        """The first largest number's place (int32) in each row of logits [R, V]."""
+
     def rollback(self, state: State, trace: Trace, keep: Sequence[int]) -> None:
         """Undo all but the first keep[b] tokens of each row's block."""

@@ -5,7 +5,7 @@ An implementation may hold weights in a form of its own, but never changes what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +13,17 @@ import mlx.core as mx
 
 from mlx_dspark.ops import attention, moe, norm
 from mlx_dspark.ops.attention import AttentionForm
-from mlx_dspark.ops.linear import DenseLinear, Embedding, Linear, QuantizedLinear, QuantizedWeight
-from mlx_dspark.ops.mamba import MambaOp, MambaWeights, WalkedMamba
+from mlx_dspark.ops.draft import DraftForm, DraftLayer, DraftStack, StockDraftStack
+from mlx_dspark.ops.linear import (
+    DenseEmbedding,
+    DenseLinear,
+    Embedding,
+    Linear,
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedWeight,
+)
+from mlx_dspark.ops.mamba import MambaOp, MambaWeights, Replay, WalkedMamba, replay
 from mlx_dspark.ops.markov import MarkovWalk, StockMarkovWalk
 from mlx_dspark.ops.moe import DenseExperts, Experts, QuantizedExperts, Routing, relu2
 from mlx_dspark.ops.rows import Rows
@@ -37,12 +46,18 @@ class Kernels(Protocol):
 
     def linear(self, matrix: Matrix, bias: mx.array | None = None) -> Linear: ...
 
+    def embedding(self, table: Matrix) -> Embedding:
+        """Rows of `table` [vocab, width], in its dtype or in that of its scales."""
+
     def mlp(self, up: Linear, down: Linear) -> Linear:
         """down(relu(up x)^2)."""
 
     def experts(self, up: Matrix, down: Matrix) -> ExpertMlp: ...
 
     def mamba(self, weights: MambaWeights) -> MambaOp: ...
+
+    def replay(self, blocks: Sequence[Replay], keep: Sequence[int]) -> list[tuple[mx.array, mx.array]]:
+        """As `mamba.replay`."""
 
     def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
         """As `norm.rms_norm`."""
@@ -61,8 +76,14 @@ class Kernels(Protocol):
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         """silu(gate) * up."""
 
+    def likeliest(self, logits: mx.array) -> mx.array:
+        """The first largest number's place (int32) in each row of [R, V]."""
+
     def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
         """As `markov.StockMarkovWalk`."""
+
+    def draft(self, form: DraftForm, layers: Sequence[DraftLayer]) -> DraftStack:
+        """As `draft.StockDraftStack`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +122,9 @@ class StockKernels:
             return QuantizedLinear(matrix, bias)
         return DenseLinear(matrix, bias)
 
+    def embedding(self, table: Matrix) -> Embedding:
+        return QuantizedEmbedding(table) if isinstance(table, QuantizedWeight) else DenseEmbedding(table)
+
     def mlp(self, up: Linear, down: Linear) -> Linear:
         return StockMlp(up, down)
 
@@ -109,6 +133,9 @@ class StockKernels:
 
     def mamba(self, weights: MambaWeights) -> MambaOp:
         return WalkedMamba(weights, self.walk)
+
+    def replay(self, blocks: Sequence[Replay], keep: Sequence[int]) -> list[tuple[mx.array, mx.array]]:
+        return replay(blocks, keep)
 
     def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
         return norm.rms_norm(x, weight, eps)
@@ -127,8 +154,14 @@ class StockKernels:
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         return norm.silu(gate) * up
 
+    def likeliest(self, logits: mx.array) -> mx.array:
+        return mx.argmax(logits, axis=-1).astype(mx.int32)
+
     def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
         return StockMarkovWalk(markov_in, markov_out, dtype)
+
+    def draft(self, form: DraftForm, layers: Sequence[DraftLayer]) -> DraftStack:
+        return StockDraftStack(self, form, layers)
 
 
 STOCK = StockKernels()

@@ -5,6 +5,7 @@ Knows one sequence's block of rows and the recurrent state before it; knows no p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,6 +48,11 @@ class Replay(Protocol):
 
     def after(self, keep: int) -> tuple[mx.array, mx.array]:
         """Conv window and SSM state, with the bits that consuming only the first `keep` tokens leaves."""
+
+
+def replay(blocks: Sequence[Replay], keep: Sequence[int]) -> list[tuple[mx.array, mx.array]]:
+    """Conv window and SSM state of each block after its first keep[i] tokens."""
+    return [block.after(count) for block, count in zip(blocks, keep, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

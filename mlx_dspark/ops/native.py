@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
 from mlx_dspark.ops.attention import AttentionForm
+from mlx_dspark.ops.draft import DraftForm, DraftLayer, DraftStack, Span, StockDraftStack
 from mlx_dspark.ops.kernels import STOCK, ExpertMlp, Matrix
-from mlx_dspark.ops.linear import DenseEmbedding, Embedding, Linear, QuantizedWeight
-from mlx_dspark.ops.mamba import MambaBlock, MambaOp, MambaWeights
+from mlx_dspark.ops.linear import Embedding, Linear, QuantizedWeight
+from mlx_dspark.ops.mamba import MambaBlock, MambaOp, MambaWeights, Replay
 from mlx_dspark.ops.markov import Choose, MarkovWalk, StockMarkovWalk
 from mlx_dspark.ops.moe import Routing
 from mlx_dspark.ops.rows import Rows
@@ -24,7 +26,7 @@ from mlx_dspark.ops.rows import Rows
 SWITCH = "MLX_DSPARK_NATIVE"
 GROUPS = {"affine": (64,), "nvfp4": (16,)}
 BITS = {"affine": (4, 8), "nvfp4": (4,)}
-INTERFACE = 2
+INTERFACE = 3
 """Of the accelerator: what its functions take and give."""
 REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir mlx-dspark-cpu (in a checkout: ./native/cpu)"
 INSTALL = "install it with pip install 'mlx-dspark[cpu]' (needs g++)"
@@ -138,13 +140,24 @@ class NativeReplay:
     def nbytes(self) -> int:
         return self.projected.nbytes + self.window.nbytes + self.ssm.nbytes
 
-    def after(self, keep: int) -> tuple[mx.array, mx.array]:
+    def parts(self) -> tuple[Any, ...]:
+        """What the accelerator walks again."""
         w = self.op.weights
-        window, ssm = self.op.module.mamba_replay(
-            self.projected, self.window, self.ssm, w.conv, w.conv_bias, w.a, w.dt_bias,
-            keep=keep, dt_min=w.dt_limit[0], dt_max=w.dt_limit[1],
-        )  # fmt: skip
-        return window, ssm
+        return self.projected, self.window, self.ssm, w.conv, w.conv_bias, w.a, w.dt_bias
+
+    def after(self, keep: int) -> tuple[mx.array, mx.array]:
+        (found,) = _replayed([self], [keep])
+        return found
+
+
+def _replayed(blocks: Sequence[NativeReplay], keep: Sequence[int]) -> list[tuple[mx.array, mx.array]]:
+    """All in one primitive; they are of one model."""
+    op = blocks[0].op
+    low, high = op.weights.dt_limit
+    found: list[tuple[mx.array, mx.array]] = op.module.mamba_replay(
+        [b.parts() for b in blocks], keep=list(keep), dt_min=low, dt_max=high
+    )
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +193,44 @@ class NativeMarkovWalk:
 
 
 @dataclass(frozen=True, eq=False)
+class NativeEmbedding:
+    """A table's rows in one primitive, unpacked to the bits of mlx's own."""
+
+    module: Any
+    table: Matrix
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        form = _form(self.table) if isinstance(self.table, QuantizedWeight) else {}
+        y: mx.array = self.module.embed(ids, _parts(self.table), **form)
+        return y
+
+
+@dataclass(frozen=True, eq=False)
+class NativeDraftStack:
+    """All layers in one primitive, to the bits of the single ops; `stack` holds the weights."""
+
+    stack: Any
+
+    def block(self, x: mx.array, spans: Sequence[Span]) -> mx.array:
+        slots = [(s.begin, s.end, s.rows.stop - s.rows.start, s.position) for s in spans]
+        y: mx.array = self.stack.block(x, [s.context for s in spans], slots)
+        return y
+
+    def context(self, x: mx.array, buffer: mx.array, at: int, position: int) -> mx.array:
+        filled: mx.array = self.stack.context(x, buffer, at, position)
+        return filled
+
+
+def _held(linear: Linear) -> Any:
+    """What the native stack takes as a matrix, or None if it has no kernel for it."""
+    matrix = _bare(linear)
+    if not isinstance(matrix, QuantizedWeight):
+        return matrix
+    packed = (matrix.weight, matrix.scales, matrix.biases, matrix.group_size, matrix.bits, matrix.mode)
+    return packed if matrix.tensor_scale is None else None
+
+
+@dataclass(frozen=True, eq=False)
 class NativeKernels:
     """`module` is mlx_dspark_cpu."""
 
@@ -189,6 +240,13 @@ class NativeKernels:
 
     def linear(self, matrix: Matrix, bias: mx.array | None = None) -> Linear:
         return NativeLinear(self.module, matrix, bias) if _supported(matrix) else STOCK.linear(matrix, bias)
+
+    def embedding(self, table: Matrix) -> Embedding:
+        values, plain = (
+            (table.scales, table.tensor_scale is None) if isinstance(table, QuantizedWeight) else (table, True)
+        )
+        fits = plain and values.dtype in (mx.float32, mx.bfloat16) and _supported(table)
+        return NativeEmbedding(self.module, table) if fits else STOCK.embedding(table)
 
     def mlp(self, up: Linear, down: Linear) -> Linear:
         first, second = _bare(up), _bare(down)
@@ -201,6 +259,10 @@ class NativeKernels:
 
     def mamba(self, weights: MambaWeights) -> MambaOp:
         return NativeMamba(self.module, weights)
+
+    def replay(self, blocks: Sequence[Replay], keep: Sequence[int]) -> list[tuple[mx.array, mx.array]]:
+        own = [block for block in blocks if isinstance(block, NativeReplay)]
+        return _replayed(own, keep) if own and len(own) == len(blocks) else STOCK.replay(blocks, keep)
 
     def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
         y: mx.array = self.module.rms_norm(x, weight, eps)
@@ -230,8 +292,29 @@ class NativeKernels:
         y: mx.array = self.module.swiglu(gate, up)
         return y
 
+    def likeliest(self, logits: mx.array) -> mx.array:
+        if logits.dtype not in (mx.float32, mx.bfloat16):
+            return STOCK.likeliest(logits)
+        picks: mx.array = self.module.likeliest(logits)
+        return picks
+
     def markov(self, markov_in: Embedding, markov_out: Linear, dtype: mx.Dtype) -> MarkovWalk:
         stock, out = StockMarkovWalk(markov_in, markov_out, dtype), _bare(markov_out)
-        if not isinstance(markov_in, DenseEmbedding) or markov_in.weight.dtype == mx.float16:
-            return stock
-        return NativeMarkovWalk(self.module, markov_in.weight, out, stock) if isinstance(out, mx.array) else stock
+        table = markov_in.table if isinstance(markov_in, NativeEmbedding) else None
+        if isinstance(table, mx.array) and isinstance(out, mx.array):
+            return NativeMarkovWalk(self.module, table, out, stock)
+        return stock
+
+    def draft(self, form: DraftForm, layers: Sequence[DraftLayer]) -> DraftStack:
+        held = []
+        for w in layers:
+            q, k, v, o, gate, up, down = map(_held, (w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.gate, w.up, w.down))
+            norms = (w.q_norm, w.k_norm, w.sinks)
+            held.append((w.input_norm, q, k, v, *norms, o, w.post_norm, gate, up, down))
+        if any(part is None for layer in held for part in layer):
+            return StockDraftStack(self, form, layers)
+        stack = self.module.DraftStack(
+            held, heads=form.heads, kv_heads=form.kv_heads, head_dim=form.head_dim, window=form.window, eps=form.eps,
+            scale=form.scale, theta=form.theta,
+        )  # fmt: skip
+        return NativeDraftStack(stack)

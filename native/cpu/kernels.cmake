@@ -2,7 +2,7 @@
 set(KERNEL_SOURCES
   pool.cpp dispatch.cpp
   matmul.cpp matmul_nonfinite.cpp matmul_portable.cpp
-  layers.cpp layers_portable.cpp markov.cpp)
+  layers.cpp layers_portable.cpp markov.cpp draft.cpp embed.cpp argmax.cpp)
 set(AVX2_SOURCES)
 set(AVX512_SOURCES)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")

@@ -222,7 +222,7 @@ def test_half_precision_heads_take_taps_of_any_dtype(tmp_path: Path) -> None:
     drafter = DSpark.load(read_drafter_config(folder), Weights(folder, None), head)
     state = drafter.new_state()
     observe(drafter, state, np.random.default_rng(1).normal(size=(30, 3 * build.HIDDEN)), 0)
-    assert {c.keys.dtype for c in state.layers} == {drafter.dtype} == {mx.bfloat16}
+    assert state.context.dtype == drafter.dtype == mx.bfloat16
     assert np.isfinite(logits_of(drafter, state, 5, 30, 7)).all()
 
 

@@ -39,8 +39,12 @@ def run(p: dict[str, Any], **options: Any) -> tuple[mx.array, mx.array, mx.array
 
 
 def replay(p: dict[str, Any], keep: int, **options: Any) -> tuple[mx.array, mx.array]:
-    given = {name: value for name, value in p.items() if name not in ("d", "norm")}
-    return native.mamba_replay(*given.values(), keep=keep, **options)
+    (found,) = native.mamba_replay([block(p)], keep=[keep], **options)
+    return tuple(found)
+
+
+def block(p: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(value for name, value in p.items() if name not in ("d", "norm"))
 
 
 def in_chunks(p: dict[str, Any], chunks: list[int]) -> list[mx.array]:
@@ -183,3 +187,20 @@ def test_wrong_arguments_are_explained() -> None:
             run(dict(p, **{name: value}))
     with pytest.raises(ValueError, match=r"keep must be from 0 to the tokens in projected \(3\), is 4"):
         replay(p, 4)
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_blocks_replayed_together_have_the_bits_they_have_alone(count: int) -> None:
+    """Few are done one after the other, many side by side; with and without a bias, some not walked at all."""
+    blocks = [inputs((2, 4, 16, 24, 4), 5 + i, bias=i % 2 == 0, seed=i) for i in range(count)]
+    keep = [(3 * i + 1) % (6 + i) for i in range(count)]
+    together = in_every_setting(
+        lambda: [a for pair in native.mamba_replay([block(p) for p in blocks], keep=keep) for a in pair]
+    )
+    alone = [a for p, k in zip(blocks, keep, strict=True) for a in replay(p, k)]
+    for a, b in zip(together, alone, strict=True):
+        assert_same_bits(a, b)
+    with pytest.raises(ValueError, match="keep must be from 0 to the tokens in projected"):
+        native.mamba_replay([block(blocks[0])], keep=[6])
+    with pytest.raises(ValueError, match="one number a block"):
+        native.mamba_replay([block(blocks[0])], keep=[])

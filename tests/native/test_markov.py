@@ -51,7 +51,8 @@ def test_the_first_of_equals_and_numbers_that_are_none() -> None:
 
 def test_only_a_greedy_walk_over_dense_tables_is_native() -> None:
     markov_in, markov_out = parts(50, 64, mx.float32)
-    kernels, embedding = NativeKernels(native), DenseEmbedding(markov_in)
+    kernels = NativeKernels(native)
+    embedding = kernels.embedding(markov_in)
     walk = kernels.markov(embedding, kernels.linear(markov_out), mx.float32)
     assert isinstance(walk, NativeMarkovWalk)
     logits = mx.random.normal((4, 50))

@@ -31,13 +31,13 @@ for source in src/*.cpp fuzz/*.cpp; do
   jobs+=("$cxx $flags $more -c $source -o $object.part && mv $object.part $object")
 done
 [ ${#jobs[@]} -eq 0 ] || printf '%s\0' "${jobs[@]}" | xargs -0 -P "${JOBS:-2}" -I{} bash -c '{}' || exit 1
-for name in fuzz_matmul fuzz_layers; do
+for name in fuzz_matmul fuzz_layers fuzz_draft; do
   "$cxx" -fsanitize=address,undefined "$out/$name.o" "${objects[@]}" -pthread -o "$out/$name" || exit 1
 done
 flock -u 9
 
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-for name in fuzz_matmul fuzz_layers; do
+for name in fuzz_matmul fuzz_layers fuzz_draft; do
   end=$((SECONDS + seconds)) seed=$first
   while :; do
     "$out/$name" $cases $seed >"$out/$name.log" 2>&1 ||

@@ -9,7 +9,7 @@ import platform
 import sys
 
 __version__ = "0.1.0"
-INTERFACE = 2  # what the functions take and give; mlx-dspark uses no other than the one it was written for
+INTERFACE = 3  # what the functions take and give; mlx-dspark uses no other than the one it was written for
 
 
 def _load():

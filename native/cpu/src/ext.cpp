@@ -16,7 +16,9 @@ using namespace nb::literals;
 
 void bind_matmul(nb::module_& m);
 void bind_layers(nb::module_& m);
+void bind_mamba(nb::module_& m);
 void bind_markov(nb::module_& m);
+void bind_draft(nb::module_& m);
 
 namespace {
 
@@ -63,5 +65,7 @@ NB_MODULE(_ext, m) {
   m.def("_pool_probe", &pool_probe, "tasks"_a, "nested"_a = false, nb::call_guard<nb::gil_scoped_release>());
   bind_matmul(m);
   bind_layers(m);
+  bind_mamba(m);
   bind_markov(m);
+  bind_draft(m);
 }

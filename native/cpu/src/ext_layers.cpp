@@ -2,14 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
 
-#include <cmath>
-#include <optional>
-#include <tuple>
-
-#include "common.h"
-#include "layers.h"
+#include "ext_layer.h"
 #include "mlx/backend/common/utils.h"
 
 namespace nb = nanobind;
@@ -17,67 +11,6 @@ using namespace nb::literals;
 
 namespace dspark {
 namespace {
-
-using Arrays = std::vector<mx::array>;
-using Optional = std::optional<mx::array>;
-
-// Checks come before building messages: a graph is built anew for every token.
-[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
-
-std::string text(int64_t number) { return std::to_string(number); }
-
-void require_shape(const mx::array& a, const mx::Shape& shape, const char* name) {
-  if (a.shape() == shape) return;
-  std::string wanted;
-  for (int size : shape) wanted += (wanted.empty() ? "" : ", ") + text(size);
-  refuse(std::string(name) + " must be [" + wanted + "], is " + describe(a));
-}
-
-void require_float32(const mx::array& a, const mx::Shape& shape, const char* name) {
-  if (a.dtype() != mx::float32) refuse(std::string(name) + " must be float32, is " + describe(a));
-  require_shape(a, shape, name);
-}
-
-void require_weight(const mx::array& a, const mx::Shape& shape, const char* name) {
-  require_float(a, name);
-  require_shape(a, shape, name);
-}
-
-void require_ndim(const mx::array& a, size_t ndim, const char* name, const char* layout) {
-  if (a.ndim() != ndim || a.size() == 0)
-    refuse(std::string(name) + " must be " + layout + ", not empty, is " + describe(a));
-}
-
-void require_same_type(const mx::array& a, const mx::array& b, const char* names) {
-  if (a.dtype() != b.dtype())
-    refuse(std::string(names) + " must be of one type, are " + describe(a) + " and " + describe(b));
-}
-
-// name must be from least to most, is value.
-void require_range(int64_t value, int64_t least, int64_t most, const char* name, const char* least_is,
-                   const char* most_is) {
-  if (value >= least && value <= most) return;
-  refuse(std::string(name) + " must be from " + least_is + " to " + most_is + " (" + text(most) + "), is " +
-         text(value));
-}
-
-// A primitive that fills in a kernel's job and runs it.
-template <typename Job>
-class Layer : public CpuPrimitive {
- public:
-  Layer(mx::Stream stream, Job job) : CpuPrimitive(stream), job_(job) {}
-
- protected:
-  Tensor tensor(const mx::array& in) { return {rows(in), type_of(in)}; }
-  MutableTensor output(mx::array& out) { return {make(out), type_of(out)}; }
-
-  Job job_;
-};
-
-template <typename P, typename Job>
-mx::array one(mx::Shape shape, mx::Dtype dtype, Job job, Arrays inputs) {
-  return mx::array(std::move(shape), dtype, std::make_shared<P>(cpu_stream(), job), std::move(inputs));
-}
 
 struct RmsNormLayer : Layer<RmsNorm> {
   using Layer::Layer;
@@ -128,89 +61,6 @@ mx::array make_swiglu(const mx::array& gate, const mx::array& up) {
   Activation job{};
   job.count = static_cast<int64_t>(gate.size());
   return one<ActivationLayer>(gate.shape(), gate.dtype(), job, {gate, up});
-}
-
-// Inputs: projected, window, state, conv_weight, a, dt_bias; where there is a y: d, norm; conv_bias where there is one.
-struct MambaLayer : Layer<Mamba> {
-  bool reads;
-  MambaLayer(mx::Stream stream, Mamba job, bool reads) : Layer(stream, job), reads(reads) {}
-  const char* name() const override { return reads ? "DsparkMamba" : "DsparkMambaReplay"; }
-  void eval_cpu(const Arrays& in, Arrays& out) override {
-    job_.projected = tensor(in[0]), job_.window = tensor(in[1]), job_.conv_weight = tensor(in[3]);
-    job_.state = rows<float>(in[2]), job_.a = rows<float>(in[4]), job_.dt_bias = rows<float>(in[5]);
-    size_t next = 6;
-    if (reads) job_.d = rows<float>(in[6]), job_.norm = tensor(in[7]), next = 8;
-    if (next < in.size()) job_.conv_bias = tensor(in[next]);
-    job_.window_out = make(out[0]);
-    job_.state_out = make<float>(out[1]);
-    if (reads) job_.y = output(out[2]);
-    void* memory = scratch(mamba_scratch_bytes(job_));
-    encoder().dispatch([job = job_, memory] { mamba(job, memory); });
-  }
-};
-
-struct MambaInputs {  // what both calls take
-  const mx::array &projected, &window, &state, &conv_weight;
-  const Optional& conv_bias;
-  const mx::array &a, &dt_bias;
-  float dt_min, dt_max;
-};
-
-Mamba check_mamba(const MambaInputs& in) {
-  require_ndim(in.state, 4, "state", "[groups, heads of a group, channels, state size]");
-  require_ndim(in.projected, 2, "projected", "[T, inner + conv + heads]");
-  require_ndim(in.conv_weight, 2, "conv_weight", "[taps, conv]");
-  Mamba job{};
-  job.groups = in.state.shape(0), job.heads = in.state.shape(1);
-  job.channels = in.state.shape(2), job.state_size = in.state.shape(3);
-  job.tokens = in.projected.shape(0), job.taps = in.conv_weight.shape(0);
-  job.dt_min = in.dt_min, job.dt_max = in.dt_max;
-  const int conv = job.conv_size();
-  if (job.taps < 2 || job.taps > mamba_max_taps)
-    refuse("conv_weight must have 2 to " + text(mamba_max_taps) + " taps, is " + describe(in.conv_weight));
-  require_float32(in.state, in.state.shape(), "state");
-  require_float(in.projected, "projected");
-  require_shape(in.projected, {job.tokens, job.width()}, "projected (for this state)");
-  require_shape(in.window, {job.taps - 1, conv}, "window");
-  require_same_type(in.window, in.projected, "window and projected");
-  require_weight(in.conv_weight, {job.taps, conv}, "conv_weight");
-  if (in.conv_bias) require_weight(*in.conv_bias, {conv}, "conv_bias");
-  require_float32(in.a, {job.groups, job.heads}, "a");
-  require_float32(in.dt_bias, {job.all_heads()}, "dt_bias");
-  if (!(in.dt_min <= in.dt_max)) refuse("dt_min must not be above dt_max");
-  return job;
-}
-
-std::tuple<mx::array, mx::array, mx::array> make_mamba(const mx::array& projected, const mx::array& window,
-                                                       const mx::array& state, const mx::array& conv_weight,
-                                                       const Optional& conv_bias, const mx::array& a,
-                                                       const mx::array& d, const mx::array& dt_bias,
-                                                       const mx::array& norm, float eps, float dt_min, float dt_max) {
-  Mamba job = check_mamba({projected, window, state, conv_weight, conv_bias, a, dt_bias, dt_min, dt_max});
-  require_float32(d, {job.groups, job.heads}, "d");
-  require_weight(norm, {job.inner()}, "norm");
-  job.eps = eps;
-  Arrays inputs{projected, window, state, conv_weight, a, dt_bias, d, norm};
-  if (conv_bias) inputs.push_back(*conv_bias);
-  Arrays out = mx::array::make_arrays({window.shape(), state.shape(), {job.tokens, job.inner()}},
-                                      {window.dtype(), mx::float32, projected.dtype()},
-                                      std::make_shared<MambaLayer>(cpu_stream(), job, true), inputs);
-  return {out[2], out[0], out[1]};
-}
-
-std::pair<mx::array, mx::array> make_mamba_replay(const mx::array& projected, const mx::array& window,
-                                                  const mx::array& state, const mx::array& conv_weight,
-                                                  const Optional& conv_bias, const mx::array& a,
-                                                  const mx::array& dt_bias, int keep, float dt_min, float dt_max) {
-  Mamba job = check_mamba({projected, window, state, conv_weight, conv_bias, a, dt_bias, dt_min, dt_max});
-  require_range(keep, 0, job.tokens, "keep", "0", "the tokens in projected");
-  if (keep == 0) return {window, state};
-  job.tokens = keep;
-  Arrays inputs{projected, window, state, conv_weight, a, dt_bias};
-  if (conv_bias) inputs.push_back(*conv_bias);
-  Arrays out = mx::array::make_arrays({window.shape(), state.shape()}, {window.dtype(), mx::float32},
-                                      std::make_shared<MambaLayer>(cpu_stream(), job, false), inputs);
-  return {out[0], out[1]};
 }
 
 struct AttendLayer : Layer<Attend> {
@@ -366,20 +216,10 @@ mx::array make_kv_append(const mx::array& buffer, const mx::array& fresh, int of
 
 void bind_layers(nb::module_& m) {
   using namespace dspark;
-  const float infinity = INFINITY;
   m.def("rms_norm", &make_rms_norm, "x"_a, "weight"_a.none(), "eps"_a,
         "x / sqrt(mean(x^2) + eps) * weight over the last axis; x [..., D], weight [D] or None.");
   m.def("swiglu", &make_swiglu, "gate"_a, "up"_a, "silu(gate) * up, elementwise.");
   m.def("relu2", &make_relu2, "x"_a, "max(x, 0)^2, elementwise.");
-  m.def(
-      "mamba", &make_mamba, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(), "a"_a, "d"_a,
-      "dt_bias"_a, "norm"_a, nb::kw_only(), "eps"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
-      "One Mamba-2 mixer between its projections: conv, state walk, gated group norm. projected [T, inner + conv + "
-      "heads] = z | x B C | dt, window [K-1, conv], state [G, R, P, N] float32, conv_weight [K, conv], a and d [G, R], "
-      "dt_bias [G R], norm [inner] -> y [T, inner], window, state after the T tokens.");
-  m.def("mamba_replay", &make_mamba_replay, "projected"_a, "window"_a, "state"_a, "conv_weight"_a, "conv_bias"_a.none(),
-        "a"_a, "dt_bias"_a, nb::kw_only(), "keep"_a, "dt_min"_a = 0.f, "dt_max"_a = infinity,
-        "The window and state that `mamba` leaves after the first `keep` tokens, to the bit.");
   m.def(
       "attend", &make_attend, "q"_a, "keys"_a, "values"_a, nb::kw_only(), "length"_a, "scale"_a, "window"_a = 0,
       "sinks"_a.none() = nb::none(),

@@ -1,7 +1,8 @@
-// The walk of a block of drafts as an MLX primitive.
+// The walk of a block of drafts, and picking the likeliest tokens, as MLX primitives.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 
+#include "argmax.h"
 #include "common.h"
 #include "markov.h"
 
@@ -51,6 +52,27 @@ std::pair<mx::array, mx::array> walk(const mx::array& logits, int first, const m
   return {out[0], out[1]};
 }
 
+class Likeliest : public CpuPrimitive {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+
+  const char* name() const override { return "DsparkLikeliest"; }
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    const Argmax job{rows(in[0]), type_of(in[0]), in[0].shape(0), in[0].shape(1), make<int32_t>(out[0])};
+    encoder().dispatch([job] { argmax(job); });
+  }
+};
+
+mx::array likeliest(const mx::array& x) {
+  if (x.ndim() != 2 || x.shape(1) == 0 || (x.dtype() != mx::float32 && x.dtype() != mx::bfloat16)) {
+    require(false, "x must be float32 or bfloat16 [rows, vocab], is " + describe(x));
+  }
+  const mx::Shape shape{x.shape(0)};
+  if (x.size() == 0) return mx::zeros(shape, mx::int32, cpu_stream());
+  return mx::array(shape, mx::int32, std::make_shared<Likeliest>(cpu_stream()), {x});
+}
+
 }  // namespace
 }  // namespace dspark
 
@@ -58,4 +80,5 @@ void bind_markov(nb::module_& m) {
   m.def("markov_walk", &dspark::walk, "logits"_a, "first"_a, "markov_in"_a, "markov_out"_a,
         "Greedy picks [rows] of logits [rows, vocab], each row biased by markov_out markov_in[pick before it], and the "
         "lead [rows] of each pick over the next likeliest.");
+  m.def("likeliest", &dspark::likeliest, "x"_a, "The first largest number's place (int32) in each row of [rows, vocab].");
 }

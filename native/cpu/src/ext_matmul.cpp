@@ -3,134 +3,29 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "common.h"
-#include "matmul.h"
+#include "embed.h"
+#include "ext_matrix.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
-namespace mx = mlx::core;
 
+namespace dspark {
 namespace {
 
-using dspark::CpuPrimitive;
-using dspark::describe;
-using Optional = std::optional<mx::array>;
-
-// ValueError with message() unless it holds; messages cost more than the checks, so they are made only then.
-template <typename Message>
-void require(bool holds, Message&& message) {
-  if (!holds) throw std::invalid_argument(message());
-}
-
-std::string text(int64_t number) { return std::to_string(number); }
-
-// How a matrix was quantised, as Python says it; bits 0 means dense.
-struct Quantization {
-  int group;
-  int bits;
-  std::string mode;
-};
-
-// A matrix as a primitive keeps it: what it is, and its arrays (values, scales, biases), which are inputs of the graph.
-struct Matrix {
-  DsparkMatrix about;
-  std::vector<mx::array> arrays;
-};
-
-DsparkFormat format_of(const char* name, const Quantization& q) {
-  if (q.mode == "nvfp4") {
-    require(q.bits == 4 && q.group == 16, [&] { return std::string(name) + ": nvfp4 has bits 4 and group_size 16"; });
-    return DSPARK_NVFP4;
-  }
-  require(q.mode == "affine", [&] { return std::string(name) + ": mode is affine or nvfp4, not '" + q.mode + "'"; });
-  require(q.bits == 4 || q.bits == 8, [&] { return std::string(name) + ": bits is 4 or 8, not " + text(q.bits); });
-  require(q.group == 32 || q.group == 64 || q.group == 128,
-          [&] { return std::string(name) + ": group_size is 32, 64 or 128, not " + text(q.group); });
-  return q.bits == 4 ? DSPARK_AFFINE4 : DSPARK_AFFINE8;
-}
-
-// `axes` is 2, or 3 where a matrix for each expert is stacked.
-void check_axes(const char* name, const mx::array& w, int axes) {
-  require(static_cast<int>(w.ndim()) == axes && w.size() > 0,
-          [&] { return std::string(name) + " must have " + text(axes) + " axes, none empty; is " + describe(w); });
-}
-
-Matrix dense_matrix(const char* name, const mx::array& w, int axes, double alpha) {
-  check_axes(name, w, axes);
-  dspark::require_float(w, name);
-  return {{DSPARK_DENSE, dspark::type_of(w), 0, axes == 3 ? w.shape(0) : 1, w.shape(-2), w.shape(-1), nullptr, nullptr,
-           nullptr, static_cast<float>(alpha)},
-          {w}};
-}
-
-// Scales or biases: one for each group of each row of w.
-void check_groups(const char* name, const char* what, const mx::array& a, const mx::array& w, int groups) {
-  bool same = a.ndim() == w.ndim() && a.shape(-1) == groups;
-  for (int i = 0; same && i + 1 < static_cast<int>(w.ndim()); ++i) same = a.shape(i) == w.shape(i);
-  require(same, [&] {
-    return std::string(name) + " " + what + " must have w's shape with " + text(groups) + " groups last, w is " +
-           describe(w) + ", they are " + describe(a);
-  });
-}
-
-Matrix quantized_matrix(const char* name, const mx::array& w, const mx::array& scales, const Optional& biases,
-                        const Quantization& q, int axes, double alpha) {
-  const DsparkFormat format = format_of(name, q);
-  check_axes(name, w, axes);
-  require(w.dtype() == mx::uint32, [&] { return std::string(name) + " must be uint32 codes, is " + describe(w); });
-  const int in = w.shape(-1) * (32 / q.bits);
-  require(in % q.group == 0, [&] {
-    return std::string(name) + ": " + text(in) + " inputs are not a multiple of group_size " + text(q.group);
-  });
-  check_groups(name, "scales", scales, w, in / q.group);
-  Matrix matrix{{format, DSPARK_F32, q.group, axes == 3 ? w.shape(0) : 1, w.shape(-2), in, nullptr, nullptr, nullptr,
-                 static_cast<float>(alpha)},
-                {w, scales}};
-  if (format == DSPARK_NVFP4) {
-    require(scales.dtype() == mx::uint8,
-            [&] { return std::string(name) + " scales must be uint8 (E4M3), are " + describe(scales); });
-    require(!biases, [&] { return std::string(name) + ": nvfp4 has no biases"; });
-    return matrix;
-  }
-  dspark::require_float(scales, "scales");
-  require(biases.has_value(), [&] { return std::string(name) + ": affine codes need biases"; });
-  check_groups(name, "biases", *biases, w, in / q.group);
-  require(biases->dtype() == scales.dtype(),
-          [&] { return std::string(name) + " biases must have the scales' dtype, are " + describe(*biases); });
-  matrix.about.type = dspark::type_of(scales);
-  matrix.arrays.push_back(*biases);
-  return matrix;
-}
-
-// An array, or a sequence (w, scales) or (w, scales, biases).
-Matrix any_matrix(const char* name, nb::handle given, const Quantization& q, int axes, double alpha) {
-  if (nb::isinstance<mx::array>(given)) return dense_matrix(name, nb::cast<mx::array>(given), axes, alpha);
-  require(PySequence_Check(given.ptr()) && (nb::len(given) == 2 || nb::len(given) == 3),
-          [&] { return std::string(name) + " must be an array or a sequence (w, scales, biases)"; });
-  const auto part = [&](int i) { return nb::cast<mx::array>(given[i]); };
-  Optional biases;
-  if (nb::len(given) == 3 && !nb::object(given[2]).is_none()) biases = part(2);
-  return quantized_matrix(name, part(0), part(1), biases, q, axes, alpha);
-}
-
 DsparkActivation activation_of(const std::string& name) {
-  require(name == "i16" || name == "fp32", [&] { return "activation is i16 or fp32, not '" + name + "'"; });
+  check(name == "i16" || name == "fp32", [&] { return "activation is i16 or fp32, not '" + name + "'"; });
   return name == "i16" ? DSPARK_I16 : DSPARK_FP32;
 }
 
 void check_input(const mx::array& x, int64_t in, const char* shape) {
-  dspark::require_float(x, "x");
-  require(x.ndim() >= 1 && x.shape(-1) == in,
+  require_float(x, "x");
+  check(x.ndim() >= 1 && x.shape(-1) == in,
           [&] { return std::string("x must be ") + shape + " with " + text(in) + " inputs, is " + describe(x); });
 }
 
 // Ids as the kernels read them: 4 or 8 bytes.
 mx::array checked_ids(const mx::array& ids, mx::Stream stream) {
-  require(mx::issubdtype(ids.dtype(), mx::integer) && ids.ndim() == 2,
+  check(mx::issubdtype(ids.dtype(), mx::integer) && ids.ndim() == 2,
           [&] { return "ids must be integers [rows, slots], are " + describe(ids); });
   return ids.itemsize() >= 4 ? ids : mx::astype(ids, mx::int32, stream);
 }
@@ -165,7 +60,7 @@ class Product : public MatmulPrimitive {
     const int64_t count = in[0].size() / w.in;
     void* y = make(out[0]);
     void* memory = scratch(dspark_product_scratch_bytes(&w, count, activation_));
-    encoder().dispatch([=, type = dspark::type_of(in[0]), activation = activation_] {
+    encoder().dispatch([=, type = type_of(in[0]), activation = activation_] {
       dspark_product(x, type, count, &w, y, activation, memory);
     });
   }
@@ -190,7 +85,7 @@ class Gather : public MatmulPrimitive {
     const bool own_inputs = slots > 1 && in[0].shape(1) == slots;
     void* y = make(out[0]);
     void* memory = scratch(dspark_gather_scratch_bytes(&w, count, slots, activation_));
-    encoder().dispatch([=, type = dspark::type_of(in[0]), activation = activation_] {
+    encoder().dispatch([=, type = type_of(in[0]), activation = activation_] {
       check_ids(dspark_gather(x, type, count, slots, own_inputs, &w, ids, y, activation, memory), w.experts);
     });
   }
@@ -223,7 +118,7 @@ class Experts : public MatmulPrimitive {
     }
     void* y = make(out[0]);
     void* memory = scratch(dspark_experts_scratch_bytes(&up, &down, count, slots, activation_));
-    encoder().dispatch([=, type = dspark::type_of(in[0]), activation = activation_] {
+    encoder().dispatch([=, type = type_of(in[0]), activation = activation_] {
       check_ids(dspark_experts(x, type, count, slots, &up, &down, ids, weights, y, activation, memory), up.experts);
     });
   }
@@ -237,7 +132,7 @@ class Experts : public MatmulPrimitive {
 
 mx::array product(const mx::array& x, const Matrix& w, DsparkActivation activation) {
   check_input(x, w.about.in, "[.., in]");
-  const mx::Stream stream = dspark::cpu_stream();
+  const mx::Stream stream = cpu_stream();
   mx::Shape shape = x.shape();
   shape.back() = static_cast<int>(w.about.out);
   if (x.size() == 0) return mx::zeros(shape, x.dtype(), stream);
@@ -248,9 +143,9 @@ mx::array product(const mx::array& x, const Matrix& w, DsparkActivation activati
 
 mx::array gather(const mx::array& x, const Matrix& w, const mx::array& given_ids, DsparkActivation activation) {
   check_input(x, w.about.in, "[rows, 1 or slots, in]");
-  const mx::Stream stream = dspark::cpu_stream();
+  const mx::Stream stream = cpu_stream();
   const mx::array ids = checked_ids(given_ids, stream);
-  require(x.ndim() == 3 && x.shape(0) == ids.shape(0) && (x.shape(1) == 1 || x.shape(1) == ids.shape(1)),
+  check(x.ndim() == 3 && x.shape(0) == ids.shape(0) && (x.shape(1) == 1 || x.shape(1) == ids.shape(1)),
           [&] { return "x must be [rows, 1 or slots, in] for ids " + describe(ids) + ", is " + describe(x); });
   const mx::Shape shape{ids.shape(0), ids.shape(1), static_cast<int>(w.about.out)};
   if (ids.size() == 0) return mx::zeros(shape, x.dtype(), stream);
@@ -260,7 +155,7 @@ mx::array gather(const mx::array& x, const Matrix& w, const mx::array& given_ids
 }
 
 void check_pair(const DsparkMatrix& up, const DsparkMatrix& down) {
-  require(up.experts == down.experts && up.out == down.in, [&] {
+  check(up.experts == down.experts && up.out == down.in, [&] {
     return "down must take the outputs of up: up has " + text(up.experts) + " experts of " + text(up.out) +
            " outputs, down " + text(down.experts) + " of " + text(down.in) + " inputs";
   });
@@ -269,7 +164,7 @@ void check_pair(const DsparkMatrix& up, const DsparkMatrix& down) {
 mx::array two_layers(const mx::array& x, const Matrix& up, const Matrix& down, const std::vector<mx::array>& routing,
                      DsparkActivation activation) {
   check_pair(up.about, down.about);
-  const mx::Stream stream = dspark::cpu_stream();
+  const mx::Stream stream = cpu_stream();
   mx::Shape shape = x.shape();
   shape.back() = static_cast<int>(down.about.out);
   if (x.size() == 0) return mx::zeros(shape, x.dtype(), stream);
@@ -306,12 +201,12 @@ mx::array moe(const mx::array& x, const mx::array& ids, const mx::array& weights
   const Quantization q{group_size, bits, mode};
   const Matrix first = any_matrix("up", up, q, 3, up_alpha), second = any_matrix("down", down, q, 3, down_alpha);
   check_input(x, first.about.in, "[rows, in]");
-  const mx::Stream stream = dspark::cpu_stream();
+  const mx::Stream stream = cpu_stream();
   const mx::array checked = checked_ids(ids, stream);
-  require(x.ndim() == 2 && x.shape(0) == ids.shape(0),
+  check(x.ndim() == 2 && x.shape(0) == ids.shape(0),
           [&] { return "x must be [rows, in] for ids " + describe(ids) + ", is " + describe(x); });
-  require(ids.shape(1) > 0, [&] { return "ids must name at least one expert a row, are " + describe(ids); });
-  require(weights.shape() == ids.shape(),
+  check(ids.shape(1) > 0, [&] { return "ids must name at least one expert a row, are " + describe(ids); });
+  check(weights.shape() == ids.shape(),
           [&] { return "weights must have the shape of ids " + describe(ids) + ", are " + describe(weights); });
   const mx::array floats = weights.dtype() == mx::float32 ? weights : mx::astype(weights, mx::float32, stream);
   return two_layers(x, first, second, {checked, floats}, activation_of(activation));
@@ -325,9 +220,43 @@ mx::array mlp(const mx::array& x, nb::handle up, nb::handle down, int group_size
   return two_layers(x, first, second, {}, activation_of(activation));
 }
 
+class Rows : public MatmulPrimitive {
+ public:
+  Rows(mx::Stream stream, const DsparkMatrix& table) : MatmulPrimitive(stream), table_(table) {}
+
+  const char* name() const override { return "DsparkEmbed"; }
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    const Embed job{held(table_, in, 1), rows<int32_t>(in[0]), static_cast<int64_t>(in[0].size()), make(out[0])};
+    encoder().dispatch([job] {
+      if (!embed(job)) throw std::out_of_range("ids must be in [0, " + std::to_string(job.table.out) + ")");
+    });
+  }
+
+ private:
+  DsparkMatrix table_;
+};
+
+mx::array embed_rows(const mx::array& ids, nb::handle given, int group_size, int bits, const std::string& mode) {
+  const Matrix table = any_matrix("table", given, {group_size, bits, mode}, 2, 1.0);
+  check(table.about.format != DSPARK_NVFP4 && table.about.type != DSPARK_F16,
+        [] { return std::string("table must be dense or affine, of float32 or bfloat16"); });
+  check(mx::issubdtype(ids.dtype(), mx::integer) && ids.ndim() == 1,
+        [&] { return "ids must be integers [T], are " + describe(ids); });
+  const mx::Stream stream = cpu_stream();
+  const mx::Dtype dtype = table.arrays[table.arrays.size() > 1 ? 1 : 0].dtype();
+  const mx::Shape shape{ids.shape(0), static_cast<int>(table.about.in)};
+  if (ids.size() == 0) return mx::zeros(shape, dtype, stream);
+  std::vector<mx::array> inputs{ids.dtype() == mx::int32 ? ids : mx::astype(ids, mx::int32, stream)};
+  inputs.insert(inputs.end(), table.arrays.begin(), table.arrays.end());
+  return mx::array(shape, dtype, std::make_shared<Rows>(stream, table.about), std::move(inputs));
+}
+
 }  // namespace
+}  // namespace dspark
 
 void bind_matmul(nb::module_& m) {
+  using namespace dspark;
   m.def("qmm", &qmm, "x"_a, "w"_a, "scales"_a, "biases"_a = nb::none(), nb::kw_only(), "group_size"_a = 64,
         "bits"_a = 4, "mode"_a = "affine", "activation"_a = "i16", "alpha"_a = 1.0);
   m.def("gather_qmm", &gather_qmm, "x"_a, "w"_a, "scales"_a, "biases"_a.none(), "ids"_a, nb::kw_only(),
@@ -338,4 +267,6 @@ void bind_matmul(nb::module_& m) {
         "mode"_a = "affine", "activation"_a = "i16", "up_alpha"_a = 1.0, "down_alpha"_a = 1.0);
   m.def("mlp", &mlp, "x"_a, "up"_a, "down"_a, nb::kw_only(), "group_size"_a = 64, "bits"_a = 4, "mode"_a = "affine",
         "activation"_a = "i16", "up_alpha"_a = 1.0, "down_alpha"_a = 1.0);
+  m.def("embed", &embed_rows, "ids"_a, "table"_a, nb::kw_only(), "group_size"_a = 64, "bits"_a = 4, "mode"_a = "affine",
+        "Rows [T, width] of a table [vocab, width] by id, in the dtype of the table or of its scales.");
 }

@@ -72,6 +72,10 @@ void mamba_window(const Mamba& job) {
   }
 }
 
+double mamba_nanoseconds(const Mamba& job, int count) {
+  return (0.1 * job.state_size + 2) * job.all_heads() * job.channels * count;
+}
+
 void mamba_over_span(const Mamba& job, int first, int count, const MambaScratch& s) {
   const LayerKernels& k = kernels();
   const bool reads = job.y.data != nullptr;
@@ -84,8 +88,7 @@ void mamba_over_span(const Mamba& job, int first, int count, const MambaScratch&
   const int wanted = std::max(1, pieces(2 * threads(), heads));
   const int rows = std::max(4, pieces(pieces(job.channels, wanted), 4) * 4), parts = pieces(job.channels, rows);
   for (int g = 0; g < job.groups; ++g) s.unfinished[g].store(job.heads * parts, std::memory_order_relaxed);
-  const double work = (0.1 * job.state_size + 2) * heads * job.channels * count;
-  parallel_for(heads * parts, work, [&](int task) {
+  parallel_for(heads * parts, mamba_nanoseconds(job, count), [&](int task) {
     const int head = task / parts, channel = task % parts * rows, group = head / job.heads;
     k.mamba_walk(job, first, count, head, channel, std::min(job.channels, channel + rows), s.u, s.dt, s.decay, s.y);
     if (reads && s.unfinished[group].fetch_sub(1, std::memory_order_acq_rel) == 1)
@@ -201,6 +204,10 @@ void activate(const Activation& job) {
               [&](int64_t begin, int64_t end) { kernels().activate(job, begin, end); });
 }
 
+void add(const Sum& job) {
+  over_ranges(job.count, 8192, 0.15 * job.count, [&](int64_t begin, int64_t end) { kernels().add(job, begin, end); });
+}
+
 size_t mamba_scratch_bytes(const Mamba& job) { return MambaScratch(job, nullptr).bytes; }
 
 void mamba(const Mamba& job, void* scratch) {
@@ -209,6 +216,16 @@ void mamba(const Mamba& job, void* scratch) {
   for (int first = 0; first < job.tokens; first += mamba_span)
     mamba_over_span(job, first, std::min(mamba_span, job.tokens - first), parts);
   mamba_window(job);
+}
+
+void mamba_all(const MambaTask* tasks, int count) {
+  if (count < 2 * threads()) {
+    for (int i = 0; i < count; ++i) mamba(tasks[i].job, tasks[i].scratch);
+    return;
+  }
+  double work = 0;
+  for (int i = 0; i < count; ++i) work += mamba_nanoseconds(tasks[i].job, tasks[i].job.tokens);
+  parallel_for(count, work, [&](int i) { mamba(tasks[i].job, tasks[i].scratch); });
 }
 
 bool attend_should_split(const Attend& job) {

@@ -37,6 +37,14 @@ struct Activation {
 };
 void activate(const Activation& job);
 
+// y = a + b.
+struct Sum {
+  Tensor a, b;
+  MutableTensor y;
+  int64_t count;
+};
+void add(const Sum& job);
+
 // One Mamba-2 mixer between its projections. projected [tokens, inner + conv + heads] holds z | x, B, C | dt with
 // inner = groups * heads * channels and conv = inner + 2 * groups * state_size; window [taps - 1, conv] are the conv
 // inputs before it. `y` null: only the state and the window move, to the same bits.
@@ -59,6 +67,12 @@ inline constexpr int mamba_max_taps = 16;
 inline constexpr int mamba_span = 64;  // tokens that pass through conv, walk and norm together
 size_t mamba_scratch_bytes(const Mamba& job);
 void mamba(const Mamba& job, void* scratch);
+// Independent ones, each with its scratch memory: side by side where there are enough of them.
+struct MambaTask {
+  Mamba job;
+  void* scratch;
+};
+void mamba_all(const MambaTask* tasks, int count);
 
 // Attention of the newest `rows` of `length` positions: q, out [rows, heads, dim]. A key row at position j of kv head h
 // starts at element h * head_stride + j * row_stride. Row t sees the positions up to its own, the last `window` of
@@ -121,6 +135,7 @@ void append(const Append& job);
 struct LayerKernels {
   void (*rms_norm)(const RmsNorm&, int64_t row, int64_t end);
   void (*activate)(const Activation&, int64_t begin, int64_t end);
+  void (*add)(const Sum&, int64_t begin, int64_t end);
   // Mamba: `first` is the first token of a span of `count`; scratch arrays are described in layers_mamba.h.
   void (*mamba_steps)(const Mamba&, int first, int count, float* dt, float* decay);
   void (*mamba_conv)(const Mamba&, int first, int count, int channel, int end, float* u);

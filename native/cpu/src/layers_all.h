@@ -22,7 +22,7 @@ const float* widen_tensor(const Tensor& from, int64_t count, float* into) {
 }
 }  // namespace
 
-const LayerKernels LAYER_TABLE = {rms_norm,     activate,       mamba_steps,   mamba_conv,   mamba_walk,
-                                  mamba_norm,   attend_partial, attend_start,  attend_merge, attend_finish,
-                                  route_scores, widen_tensor,   head_norm_rope};
+const LayerKernels LAYER_TABLE = {rms_norm,       activate,     add,          mamba_steps,  mamba_conv,
+                                  mamba_walk,     mamba_norm,   attend_partial, attend_start, attend_merge,
+                                  attend_finish,  route_scores, widen_tensor, head_norm_rope};
 }  // namespace dspark

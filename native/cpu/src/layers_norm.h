@@ -1,4 +1,4 @@
-// RMS norm, activations, and the per-head norm with rope. Included per instruction set after layers_simd.h.
+// RMS norm, activations, sums, and the per-head norm with rope. Included per instruction set after layers_simd.h.
 
 // 1 / sqrt(mean of squares + eps) of elements [at, at + n).
 template <int type>
@@ -59,6 +59,20 @@ static void activate(const Activation& job, int64_t begin, int64_t end) {
   if (job.x.type == DSPARK_F32) return activate_range<DSPARK_F32>(job, begin, end);
   if (job.x.type == DSPARK_BF16) return activate_range<DSPARK_BF16>(job, begin, end);
   activate_range<DSPARK_F16>(job, begin, end);
+}
+
+template <int type>
+static void add_range(const Sum& job, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += 8) {
+    const int n = lanes_left(i, end);
+    narrow(job.y.data, type, i, load_as<type>(job.a.data, i, n) + load_as<type>(job.b.data, i, n), n);
+  }
+}
+
+static void add(const Sum& job, int64_t begin, int64_t end) {
+  if (job.a.type == DSPARK_F32) return add_range<DSPARK_F32>(job, begin, end);
+  if (job.a.type == DSPARK_BF16) return add_range<DSPARK_BF16>(job, begin, end);
+  add_range<DSPARK_F16>(job, begin, end);
 }
 
 typedef double D4 __attribute__((vector_size(32)));

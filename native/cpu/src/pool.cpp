@@ -27,7 +27,7 @@ namespace {
 
 constexpr int max_threads = 256;
 constexpr double inline_below_nanoseconds = 8000;  // about what waking a sleeping worker costs
-constexpr auto spin_time = std::chrono::microseconds(25);
+constexpr auto spin_time = std::chrono::microseconds(200);
 
 void relax() {
 #if defined(__x86_64__)
@@ -45,7 +45,8 @@ void futex_wake(std::atomic<uint32_t>& word, int count) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-// Waits until `word` differs from `old`: spins briefly, then sleeps. `sleepers` counts those asleep.
+// Waits until `word` differs from `old`: spins for a while, giving way to any thread that wants the core (the one that
+// builds the graph, above all), then sleeps. `sleepers` counts those asleep.
 uint32_t wait_for_change(std::atomic<uint32_t>& word, uint32_t old, std::atomic<int>& sleepers) {
   const auto until = std::chrono::steady_clock::now() + spin_time;
   do {
@@ -54,6 +55,7 @@ uint32_t wait_for_change(std::atomic<uint32_t>& word, uint32_t old, std::atomic<
       if (now != old) return now;
       relax();
     }
+    sched_yield();
   } while (std::chrono::steady_clock::now() < until);
   sleepers.fetch_add(1);
   uint32_t now = word.load();
