@@ -31,7 +31,7 @@ from mlx_dspark.models.drafter import DraftBlock
 
 ROOT = Path(__file__).parent.parent / "mlx_dspark"
 KNOTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 8.0, 11.0)
-LIMIT, BINS, DOUBT = 0.05, 10, 2.0
+LIMIT, BINS, DOUBT = 0.05, 10, 4.0
 Run = dict[str, Any]
 """One answer: source, sampled, index, and blocks of (margins or None, drafts that stood, drafts decided)."""
 

@@ -16,14 +16,15 @@ early enough to decide how many are verified. Parked rounds are not thought abou
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlx_dspark.decode.cap import Choice, Moment, Outcome
 from mlx_dspark.decode.pace import Pace, Prices
-from mlx_dspark.decode.survival import Survival, sigmoid
+from mlx_dspark.decode.survival import Echo, Survival
 from mlx_dspark.models.drafter import DraftBlock
 
 SHARE = 0.006
@@ -32,10 +33,8 @@ START, MOST = 10.0, 12.0
 """Plain steps in the purse at first, and at most."""
 POOR, RICH = 0.006, 0.04
 """Share of the time that probes take while nothing pays: with an empty purse, and more with a full one."""
-RECENT = 4
+RECENT = 6
 """Blocks whose worth stands for the next one's, beside one of the usual kind."""
-REPLAN = 2
-"""Rounds that drafted until the plan is made anew."""
 PROBE, FIRST_PROBE = 4, 40.0
 """Drafts of a probe; plain steps that count as gone by before the first round."""
 WHOLE = 0.5
@@ -44,35 +43,10 @@ QUIET = 128
 """Most parked rounds in a row that go by without a thought, none of them timed."""
 FREE = 0.01
 """A drafter this cheap, in plain steps, is always asked."""
-MARGIN, LONGER, WHOLLY = 1.01, 0.98, 0.99
+MARGIN, LONGER = 1.01, 0.98
 """Drafting must promise this much more than plain decoding; a longer block, which teaches more, may promise LONGER of
-the best one if it can be cut or prices are a guess, and WHOLLY of it if it is verified unread."""
+the best one if it can be cut."""
 NOBODY = "", 0
-
-
-@dataclass
-class Echo:
-    """A proposal and how much of it what was decoded since has confirmed."""
-
-    ids: Sequence[int]
-    odds: Sequence[float]
-    confirmed: int = 0
-
-    @property
-    def over(self) -> bool:
-        """Is every draft decided, or out of reach?"""
-        return self.confirmed >= len(self.ids)
-
-    def hear(self, tokens: Iterable[int]) -> list[tuple[int, float, bool]]:
-        """(position, odds, stood) of each draft the tokens decide; nothing after the first that fell."""
-        heard = []
-        for token in tokens:
-            if self.over:
-                break
-            at, stood = self.confirmed, self.ids[self.confirmed] == token
-            self.confirmed = at + 1 if stood else len(self.ids)
-            heard.append((at, self.odds[at], stood))
-        return heard
 
 
 @dataclass
@@ -93,7 +67,7 @@ class Source:
         shifts = self.survival.shifts(count)
         if len(self.blank) < count:
             self.blank = self.survival.odds([None] * count)
-        blocks = (*self.recent, self.blank)
+        blocks, exp = (*self.recent, self.blank), math.exp  # log-odds have bounds: no sigmoid can overflow
         share = 1 / len(blocks)
         rows = [(i, shifts[i - 1], share * prices.extra[i]) for i in range(1, count + 1)]
         gains, costs, whole = ([0.0] * (count + 1) for _ in range(3))
@@ -101,7 +75,7 @@ class Source:
             standing, gain, best, kept, paid = share, 0.0, 0.0, 0.0, 0.0
             known = odds if len(odds) >= count else [*odds, *self.blank[len(odds) :]]
             for (i, shift, price), o in zip(rows, known, strict=False):
-                standing *= sigmoid(o + shift)
+                standing /= 1 + exp(-o - shift)
                 gain += standing
                 worth = gain - rate * price
                 if worth > best:
@@ -124,18 +98,20 @@ class Plan:
     rate: float = 1.0
     dear: bool = False  # does it ask a drafter that costs something?
     most: int = 0
+    needs: float = float("inf")  # what the purse needs for more
 
 
 @dataclass(frozen=True)
 class Offer:
     """`count` drafts of one source: tokens a plain step, drafts that stand less what they cost, and of drafts not to be
-    read before the verify, how many are expected to stand."""
+    read before the verify, how many are expected to stand; or what the purse `needs` for drafts that would pay."""
 
     reason: str = "parked"
     count: int = 0
     rate: float = 1.0
     promise: float = 0.0
     whole: float = 0.0
+    needs: float = float("inf")
 
 
 @dataclass
@@ -168,7 +144,7 @@ class AutoCap:
         self._past: Turn | None = None  # the last round, not learnt from yet
         self._plan = self._standing = Plan("first token")
         self._basis = self._turn  # what the standing plan was made for
-        self._news = 0  # rounds with evidence since it was made
+        self._news = False  # has a round gone otherwise since it was made?
         self._widest = 0  # most room so far
         self._asked, self._reason = 0, self._plan.reason
         self._open = False  # is a proposal not decided yet?
@@ -264,12 +240,12 @@ class AutoCap:
         for source in self._sources.values():
             if source.echo:
                 source.survival.learn(source.echo.hear(turn.outcome.tokens))
-                self._news += not self._as_hoped(turn, turn.outcome)
+                self._news |= not self._as_hoped(turn, turn.outcome)
                 if source.echo.over:
                     source.echo = None
         self._open = any(source.echo for source in self._sources.values())
         self._time(turn, turn.outcome)
-        if self._news >= (REPLAN if self._standing.rate > 1 else 1) and self._turn.now.room > 0:
+        if self._news and self._turn.now.room > 0:
             before, plan = self._standing, self._make_plan(self._turn.now.room)
             self._plan = plan if self._plan is before else self._plan
 
@@ -289,8 +265,8 @@ class AutoCap:
         return min(len(block), self._plan.asked.get(block.source, 0))
 
     def _time(self, turn: Turn, outcome: Outcome) -> None:
-        """Tell the pace what the round took, if it was this sequence's alone and of one kind; the first one that drafts
-        makes its drafter read the prompt too."""
+        """Tell the pace of a round of this sequence alone and of one kind, but not of its drafter's first: it reads the
+        prompt."""
         now, dear = turn.now, [d for d in turn.drafted if turn.prices.of(*d) > FREE]
         first, self._untold = self._untold and bool(dear), self._untold and not dear
         if now.sharing == 1 and now.room and len(dear) <= 1 and not first:
@@ -298,10 +274,12 @@ class AutoCap:
             self._pace.observe(now.depth, who, outcome.kept, outcome.seconds, read=read)
 
     def _outdated(self, room: int) -> bool:
-        """Has the ground of the standing plan changed?"""
+        """Has the ground of the standing plan changed? Other prices can wait until drafts are on their way."""
         old, plan = self._basis, self._standing
-        grew, shrank = room > old.now.room, room < plan.most
-        return grew or shrank or old.prices is not self._turn.prices or plan.reason == "saving"
+        other = old.prices is not self._turn.prices
+        self._news |= other
+        afforded = plan.reason == "saving" and self._purse >= plan.needs
+        return room > old.now.room or room < plan.most or afforded or (other and not plan.dear)
 
     def _might_grow(self, room: int) -> bool:
         """May more drafts be wanted than planned, for all that were verified stood?"""
@@ -310,7 +288,7 @@ class AutoCap:
 
     def _make_plan(self, room: int) -> Plan:
         self._standing = self._planned(room)
-        self._basis, self._news = self._turn, 0
+        self._basis, self._news = self._turn, False
         return self._standing
 
     def _planned(self, room: int) -> Plan:
@@ -321,7 +299,7 @@ class AutoCap:
         promise = {name: offer.promise for name, offer in offers.items()}
         whole = {name: offer.whole for name, offer in offers.items() if offer.whole}
         dear = any(n and not self._free(name, n) for name, n in asked.items())
-        return Plan(best.reason, asked, promise, whole, best.rate, dear, max(asked.values()))
+        return Plan(best.reason, asked, promise, whole, best.rate, dear, max(asked.values()), best.needs)
 
     def _offer(self, name: str, room: int) -> Offer:
         """The best one of a source: how many drafts, read or whole."""
@@ -330,21 +308,24 @@ class AutoCap:
         free, extra = self._free(name, room), prices.extra
         longer = LONGER if source.recent or not self._pace.trusted else 1.0
         look, afford = (0.0 if free else prices.read), (float("inf") if free else self._purse - extra[1])
-        found, reason, most = None, "parked", MARGIN
+        proposing, needs = prices.proposing(name, room), float("inf")
+        count, uncut, most, rate_of_it = 0, False, MARGIN, 1.0
         for n in range(1, room + 1):
-            price = prices.of(name, n)
-            cut, all_of_it = costs[n] + price + look, extra[n] + price
-            rate, unread = (1 + gains[n]) / (1 + cut), (1 + whole[n]) / (1 + all_of_it)
-            read, rate = free or rate >= unread, rate if free else max(rate, unread)
-            if rate <= most * ((longer if read else WHOLLY) if found else 1.0):
+            price = proposing[n]
+            rate, unread = (1 + gains[n]) / (1 + costs[n] + price + look), (1 + whole[n]) / (1 + extra[n] + price)
+            read = free or rate >= unread
+            best = rate if read else unread
+            if best <= (most * longer if read and count else most):
                 continue
             if price > afford:
-                reason = "saving"
+                needs = min(needs, price + extra[1])
                 continue
-            most = max(most, rate)
-            promise = gains[n] - before * cut if read else whole[n] - before * all_of_it
-            found = Offer("pays", n, rate, promise, 0.0 if read else whole[n])
-        return found or Offer(reason)
+            count, uncut, most, rate_of_it = n, not read, max(most, best), best
+        if not count:
+            return Offer("parked" if needs == float("inf") else "saving", needs=needs)
+        stand, paid = (whole[count], extra[count]) if uncut else (gains[count], costs[count] + look)
+        promise = stand - before * (paid + proposing[count])
+        return Offer("pays", count, rate_of_it, promise, stand if uncut else 0.0)
 
     def _free(self, name: str, drafts: int) -> bool:
         return self._turn.prices.of(name, drafts) <= FREE

@@ -41,6 +41,12 @@ class Prices:
         """Proposing `drafts` drafts of `source`."""
         return self.lookup if source == "lookup" and drafts else self.draft[min(drafts, len(self.draft) - 1)]
 
+    def proposing(self, source: str, most: int) -> Sequence[float]:
+        """`of` for 0..most drafts."""
+        if source != "lookup" and most < len(self.draft):
+            return self.draft
+        return [self.of(source, n) for n in range(most + 1)]
+
 
 class Fit:
     """Rounds' times as speed * (1 + strain * added), where `added` is what drafting costs by the table: least squares

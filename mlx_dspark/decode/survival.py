@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-LASTING, FADING = 0.995, 0.97
+LASTING, FADING = 0.999, 0.97
 """What a block's evidence is still worth after the next one's: for all sequences, and within one."""
 FURTHEST = 5.0
 """Most that log-odds are shifted by, by each kind of evidence."""
@@ -121,6 +121,31 @@ class Survival:
             error, variance = stood - chance, chance * (1 - chance)
             common.learn(position, error, variance)
             own.learn(position, error, variance)
+
+
+@dataclass
+class Echo:
+    """A proposal and how much of it what was decoded since has confirmed."""
+
+    ids: Sequence[int]
+    odds: Sequence[float]
+    confirmed: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Is every draft decided, or out of reach?"""
+        return self.confirmed >= len(self.ids)
+
+    def hear(self, tokens: Iterable[int]) -> list[tuple[int, float, bool]]:
+        """(position, odds, stood) of each draft the tokens decide; nothing after the first that fell."""
+        heard = []
+        for token in tokens:
+            if self.over:
+                break
+            at, stood = self.confirmed, self.ids[self.confirmed] == token
+            self.confirmed = at + 1 if stood else len(self.ids)
+            heard.append((at, self.odds[at], stood))
+        return heard
 
 
 def sigmoid(x: float) -> float:

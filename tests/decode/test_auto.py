@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from simulate import COSTS, FLAT, LINEAR, STEEP, Chance, Simulation, Step, Told, table, throughput
 
-from mlx_dspark.decode.auto import SHARE, START, AutoCap, Echo
+from mlx_dspark.decode.auto import SHARE, START, AutoCap
 from mlx_dspark.decode.cap import CapPolicy, FixedCap, Moment, Outcome
 from mlx_dspark.decode.cost import CostTable
 from mlx_dspark.decode.pace import GUESS, Pace
-from mlx_dspark.decode.survival import Experience, Prior, Survival
+from mlx_dspark.decode.survival import Echo, Experience, Prior, Survival
 from mlx_dspark.models.drafter import Contest, DraftBlock, DraftRequest, block_of
 
 PRIORS = {"doubtful": Prior(), "hopeful": Prior(blind=(1.5,), doubt=1.0)}
