@@ -345,12 +345,13 @@ class AutoCap:
         return min((POOR + RICH * purse / MOST) * idle, purse)
 
     def _quiet_for(self, room: int) -> int:
-        """Parked rounds to come that need no thought: no probe will be due."""
+        """Parked rounds to come that need no thought: no probe will be due, and the purse cannot pay for more yet."""
         plan, count = self._plan, min(PROBE, room)
-        if plan.reason != "parked" or plan.most or not self._pace.trusted:
+        if plan.reason not in ("parked", "saving") or plan.most or not self._pace.trusted:
             return 0
         cheapest = min(self._turn.prices.of(name, count) for name in self._sources)
-        return bisect_left(range(QUIET), cheapest, key=self._allowed)
+        saved = (plan.needs - self._purse) / SHARE if plan.reason == "saving" else QUIET
+        return bisect_left(range(int(max(0.0, min(QUIET, saved)))), cheapest, key=self._allowed)
 
     def _read(self, block: DraftBlock, turn: Turn) -> Echo:
         """The block on the host, with odds; waits for it, once."""
