@@ -194,6 +194,19 @@ def test_a_parked_sequence_rests_until_the_next_probe() -> None:
     assert longest > 32
 
 
+def test_a_sequence_that_saves_rests_until_its_purse_can_pay() -> None:
+    """A hopeful prior whose first drafts all fail: while the purse is too low, rounds go by without a thought."""
+    policy, rested, thought = auto(LINEAR, Prior(blind=(3.0,), doubt=500.0)), 0, 0
+    for at in range(400):
+        asked = policy.ask(Moment(7 if at else 0, 100 + at))
+        saving = policy.choice.reason == "saving"
+        rested, thought = rested + (saving and policy.resting > 0), thought + (saving and not policy.resting)
+        kept = len(policy.trim(block_of([5] * asked, "dspark")))
+        policy.learn()
+        policy.observe(Outcome(kept, [6], 0.01))
+    assert rested > 4 * thought > 0
+
+
 def test_reasons_are_given() -> None:
     policy = auto(LINEAR, PRIORS["hopeful"])
     assert policy.ask(Moment(0, 10)) == 0
